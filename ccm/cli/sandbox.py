@@ -39,10 +39,11 @@ Runs a small simulated cluster on loopback:
 The daemon finds the instance of each node, sets the node's provider ID, labels and
 addresses, removes the taint, and creates a route to the node's Pods in the cloud. With
 --machines it also creates VMs for the Machines of a MachineDeployment, and their kubelets
-join; scale the MachineDeployment, or change its class, to see a rollout. When all nodes are
-initialised, the sandbox creates Services of type LoadBalancer, and the daemon creates a load
-balancer with all nodes for each. A terminal shows a live table; other outputs get lines of
-text. Ctrl-C stops and removes everything.
+join; scale the MachineDeployment, or change its template, to see a rollout. --machine-api
+selects Gardener's or Kubermatic's API. When all nodes are initialised, the sandbox creates
+Services of type LoadBalancer, and the daemon creates a load balancer with all nodes for
+each. A terminal shows a live table; other outputs get lines of text. Ctrl-C stops and
+removes everything.
 
 Meanwhile, in another terminal, export the printed KUBECONFIG and use kubectl, for example to
 create a Service. The commands below power off or delete the machine of a node.
@@ -53,6 +54,8 @@ examples:
   kube-ccm sandbox                               5 nodes, until Ctrl-C
   kube-ccm sandbox --nodes 500 --latency 50ms    larger cluster, slower cloud
   kube-ccm sandbox --machines 3                  also 3 Machines with VMs and nodes
+  kube-ccm sandbox --machines 3 --machine-api kubermatic
+                                                 the same with Machines of cluster.k8s.io
   kube-ccm sandbox --once                        exit with 0 after convergence
   kube-ccm sandbox --provider stackit --machines 3
                                                  a fake of the cloud of that provider
@@ -108,11 +111,19 @@ def add(commands: Any) -> None:
         "which join as additional nodes (default 0)",
     )
     option(
+        "--machine-api",
+        choices=settings.MACHINE_APIS,
+        help="with --machines: API of the Machines (default gardener, machine.sapcloud.io). "
+        "kubermatic is cluster.k8s.io, in the namespace kube-system; the sandbox then also writes "
+        "the user data that the operating-system-manager writes in a real cluster",
+    )
+    option(
         "--machine-class",
         type=Path,
         metavar="FILE",
-        help="with --machines and --cloud-config: YAML file with the MachineClass and its "
-        "Secrets; VMs are created in your cloud, and deleted on exit",
+        help="with --machines and --cloud-config: YAML file with the MachineClass, or for "
+        "--machine-api kubermatic the MachineDeployment, and its Secrets; VMs are created in your "
+        "cloud, and deleted on exit",
     )
     option(
         "--latency",
@@ -220,6 +231,8 @@ def read(
         refuse("--nodes and --node-names exclude each other")
     if options.timeout is not None and not options.once:
         refuse("--timeout needs --once")
+    if options.machine_api is not None and not options.machines:
+        refuse("--machine-api needs --machines")
     provider = _read_provider(options, refuse)
     # With Machines in a real cloud, no nodes are simulated by default.
     is_own = provider is not None and not provider.fake
@@ -232,6 +245,7 @@ def read(
         node_names=names,
         services=services if options.services is None else options.services,
         machines=options.machines,
+        machine_api=options.machine_api or settings.GARDENER,
         latency=options.latency or timedelta(0),
         once=options.once,
         timeout_s=timeout_s,
@@ -277,18 +291,17 @@ def _read_provider(
         config=file and file.absolute(),
         routes=options.routes,
         instances=offers is None or bool({"instances", "instances_v1"}.intersection(offers)),
-        machine_class=_read_class(options, refuse, is_made=bool(fake)),
+        machine_objects=_read_machine_objects(options, refuse, is_made=bool(fake)),
         fake=fake,
     )
 
 
-def _read_class(
+def _read_machine_objects(
     options: argparse.Namespace, refuse: Callable[[str], NoReturn], *, is_made: bool
 ) -> tuple[Mapping[str, Any], ...]:
     """Return the objects in the file of `--machine-class`; empty without the flag.
 
-    `is_made`: whether a fake of the cloud provides the MachineClass, so that the flag may be
-    missing.
+    `is_made`: whether a fake of the cloud provides the objects, so that the flag may be missing.
     """
     file: Path | None = options.machine_class
     is_enough = is_made and file is None
@@ -296,10 +309,11 @@ def _read_class(
         refuse("with --cloud-provider, give both --machines and --machine-class, or neither")
     if file is None:
         return ()
-    from ccm.sandbox import machines
+    from ccm.sandbox import machineapis, machines
 
+    api = machineapis.APIS[options.machine_api or settings.GARDENER]
     try:
-        return machines.read_machine_class(file.read_bytes())
+        return machines.read_objects(api, file.read_bytes())
     except OSError:
         refuse(f"--machine-class: {file} does not exist or cannot be read")
     except ValueError as error:

@@ -132,7 +132,7 @@ class KubermaticCodec(Codec):
                 "the Machine belongs to no MachineDeployment, so no user data are made for it; "
                 "create a MachineDeployment"
             )
-        name = f"{deployment.name}-{obj.namespace}-bootstrap-config"
+        name = names.bootstrap_secret(deployment.name, obj.namespace)
         found = secret(name)
         if found is None:
             return None

@@ -99,6 +99,12 @@ BOOTSTRAP_NAMESPACE = "cloud-init-settings"
 BOOTSTRAP_KEY = "cloud-config"
 """Key of the user data in such a Secret."""
 
+
+def bootstrap_secret(deployment: str, namespace: str) -> str:
+    """Return the name of the Secret with the user data of a MachineDeployment in a namespace."""
+    return f"{deployment}-{namespace}-bootstrap-config"
+
+
 # --- certificates ---------------------------------------------------------------------------------
 
 SIGNER = "kubernetes.io/kubelet-serving"

@@ -32,6 +32,9 @@ MAX_SERVICES = 1_000
 
 MAX_MACHINES = 1_000
 
+GARDENER, KUBERMATIC = MACHINE_APIS = ("gardener", "kubermatic")
+"""Values of `--machine-api`."""
+
 TIMEOUT_S = 120.0
 """Default time limit of `once`, in seconds."""
 
@@ -45,7 +48,8 @@ class SandboxProvider:
         config: cloud config of the provider; None = the provider needs no file.
         routes: whether the cloud gets routes to the Pods of the nodes.
         instances: whether the provider offers instances, so that nodes wait for initialisation.
-        machine_class: the MachineClass of the Machines, and its Secrets.
+        machine_objects: the MachineClass of the Machines, or with Kubermatic's API their
+            MachineDeployment; and its Secrets.
         fake: module of the fake that replaces the cloud; empty = the real cloud.
     """
 
@@ -53,7 +57,7 @@ class SandboxProvider:
     config: Path | None = None
     routes: bool = False
     instances: bool = True
-    machine_class: tuple[Mapping[str, Any], ...] = ()
+    machine_objects: tuple[Mapping[str, Any], ...] = ()
     fake: str = ""
 
 
@@ -65,6 +69,7 @@ class SandboxSettings:
         node_names: names of the simulated nodes.
         services: number of Services of type LoadBalancer.
         machines: replicas of the MachineDeployment, whose VMs also become nodes.
+        machine_api: API of the Machines, one of `MACHINE_APIS`.
         latency: duration of each call to the simulated cloud.
         once: whether to exit when all Machines run, all nodes are initialised and have routes, and
             all Services have load balancers.
@@ -78,6 +83,7 @@ class SandboxSettings:
     node_names: tuple[str, ...]
     services: int = DEFAULT_SERVICES
     machines: int = 0
+    machine_api: str = GARDENER
     latency: timedelta = timedelta(0)
     once: bool = False
     timeout_s: float = TIMEOUT_S

@@ -10,9 +10,10 @@ the machine can read command lines.
 
 The cloud is the simulated cloud, the fake of a provider's cloud, or the user's own cloud. The fake
 of a provider is the program `<package of the provider>.testing`. With `--config FILE` it writes a
-cloud config, with `--machine-class FILE` a MachineClass and its Secret; its other arguments are the
-names of existing instances. When it serves, it prints one line of JSON: `url` or `endpoint`, and
-optionally in `environment` the variables that the daemon needs.
+cloud config, with `--machine-class FILE` a MachineClass and its Secret, with
+`--machine-deployment FILE` a MachineDeployment of Kubermatic's API and its Secret; its other
+arguments are the names of existing instances. When it serves, it prints one line of JSON: `url` or
+`endpoint`, and optionally in `environment` the variables that the daemon needs.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from ccm.sandbox import (
     SandboxSettings,
     cloud,
     kubelet,
+    machineapis,
     machines,
     process,
     realserver,
@@ -57,11 +59,6 @@ STATUS_UPDATES = 16
 
 SERVICE_SYNCS = 16
 """Concurrent syncs of Services in a sandbox."""
-
-MACHINE_CONTROLLERS = (
-    "*,machine,machineclass,machinesafety,machineset,machinedeployment,machineovershoot"
-)
-"""`--controllers` in a sandbox with Machines, whose controllers are off by default."""
 
 START_DEADLINE_S = 60.0
 """Time limit for a process to become ready, in seconds."""
@@ -105,7 +102,7 @@ class SandboxCloud:
     """The cloud of a sandbox.
 
     Attributes:
-        provider: the daemon's provider, with its cloud config and MachineClasses.
+        provider: the daemon's provider, with its cloud config and the objects that describe VMs.
         kind: description for the screen.
         token: administrator's token of the simulated cloud.
         admin: administrator's client; None = not the simulated cloud.
@@ -235,7 +232,7 @@ def open_cloud(
     if settings.provider is None:
         return _open_simulated(folder, settings)
     if settings.provider.fake:
-        return _open_fake(folder, settings.provider, settings.node_names)
+        return _open_fake(folder, settings, settings.provider)
     return contextlib.nullcontext(SandboxCloud(provider=settings.provider))
 
 
@@ -251,9 +248,9 @@ async def _open_simulated(folder: Path, settings: SandboxSettings) -> AsyncItera
         async with cloud.open_admin(url, token) as admin:
             await admin.place(settings.node_names)
             count = len(settings.node_names)
-            classes = machines.simulated(token)
+            objects = machineapis.APIS[settings.machine_api].simulated(token)
             yield SandboxCloud(
-                provider=SandboxProvider(name="sim", config=config, machine_class=classes),
+                provider=SandboxProvider(name="sim", config=config, machine_objects=objects),
                 kind=f"simulated cloud: {url}, {count} instances, each call takes {latency}",
                 token=token,
                 admin=admin,
@@ -263,18 +260,19 @@ async def _open_simulated(folder: Path, settings: SandboxSettings) -> AsyncItera
 
 @contextlib.asynccontextmanager
 async def _open_fake(
-    folder: Path, provider: SandboxProvider, names: Sequence[str]
+    folder: Path, settings: SandboxSettings, provider: SandboxProvider
 ) -> AsyncIterator[SandboxCloud]:
     _make(folder)
-    config, class_file = folder / "cloud.yaml", folder / "class.yaml"
+    config, file = folder / "cloud.yaml", folder / "machines.yaml"
+    api = machineapis.APIS[settings.machine_api]
     declared = registry.declaration_of(registry.load_provider(provider.name)).config
-    argv = [provider.fake, "--config", str(config), "--machine-class", str(class_file), *names]
-    async with open_child(argv, folder / "fake.log") as child:
+    argv = [provider.fake, "--config", str(config), api.file_option, str(file)]
+    async with open_child([*argv, *settings.node_names], folder / "fake.log") as child:
         ready = await until_ready(child)
-        classes = provider.machine_class or machines.read_machine_class(class_file.read_bytes())
+        objects = provider.machine_objects or machines.read_objects(api, file.read_bytes())
         url, variables = ready.get("url") or ready.get("endpoint"), ready.get("environment", {})
         yield SandboxCloud(
-            provider=replace(provider, config=config, machine_class=classes),
+            provider=replace(provider, config=config, machine_objects=objects),
             kind=f"fake of the {provider.name} cloud (no --cloud-config): {url}",
             variables=variables,
             environment={**clean_environment(provider.name, declared), **variables},
@@ -312,11 +310,12 @@ def daemon_flags(
     provider: SandboxProvider,
     routes: bool,
     port: int,
-    has_machines: bool = False,
+    machine_controllers: str = "",
 ) -> list[str]:
     """Return the daemon's flags in a sandbox.
 
-    `port` replaces the default HTTPS port, which another sandbox may use.
+    `port` replaces the default HTTPS port, which another sandbox may use. `machine_controllers` is
+    the value of `--controllers` in a sandbox with Machines.
     """
     values: dict[str, object] = {
         "kubeconfig": kubeconfig,
@@ -336,8 +335,8 @@ def daemon_flags(
         "authorization-kubeconfig": kubeconfig,
         "logging-format": "json",
     }
-    if has_machines:
-        values["controllers"] = MACHINE_CONTROLLERS
+    if machine_controllers:
+        values["controllers"] = machine_controllers
     return [f"--{name}={value}" for name, value in values.items() if name in FLAGS]
 
 

@@ -1,4 +1,4 @@
-"""Objects of a sandbox: its Services, and Machines with their CRDs and classes.
+"""Objects of a sandbox: its Services, and Machines with their CRDs.
 
 Machines come from the MachineDeployment that `create` creates. Names of nodes come from the status
 of Machines; in the simulated cloud a VM has the name of its Machine.
@@ -14,27 +14,13 @@ from typing import Any
 import msgspec
 
 from ccm.base import clock, strict_yaml
-from ccm.gardener import crds
-from ccm.gardener.codec import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
-from ccm.gardener.names import CLASS_KIND
-from ccm.kube.client import Client
+from ccm.kube.client import Client, Resource
 from ccm.kube.errors import AlreadyExists, KubeError, NotFound, ServerError, TooManyRequests
-from ccm.kube.resources import SECRETS, SERVICES, ResourceKind
+from ccm.kube.resources import NAMESPACES, SERVICES, ResourceKind
 from ccm.machines import replicas
 from ccm.model.machines import Machine, MachineDeployment
 from ccm.model.service import TYPE_LOAD_BALANCER
-from ccm.sandbox import cloud
-
-NAMESPACE = "default"
-CLASS = "sandbox"
-"""Name of the MachineClass of the simulated cloud, and of its Secret."""
-
-OTHER_CLASS = "sandbox-large"
-"""Second MachineClass of the simulated cloud, as target of a rollout."""
-
-DEPLOYMENT = "workers"
-SURGE, UNAVAILABLE = 1, 1
-"""`maxSurge` and `maxUnavailable` of the MachineDeployment."""
+from ccm.sandbox.machineapis import NAMESPACE, MachineApi, MachineObjects
 
 SERVED_S = 30.0
 """Time limit for an API server to serve new CRDs, in seconds."""
@@ -42,58 +28,63 @@ SERVED_S = 30.0
 GONE_S = 120.0
 """Time limit for VMs in the user's cloud to disappear when the sandbox ends, in seconds."""
 
-USER_DATA = "#cloud-config\nhostname: <<MACHINE_NAME>>\n# joins with <<BOOTSTRAP_TOKEN>>\n"
-"""User data as an example; VMs of the simulated cloud do not read it."""
-
 KUBERNETES_SERVICE = "default/kubernetes"
 """The Service that every cluster has, which neither the sandbox nor the daemon manages."""
 
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-_KINDS: Mapping[str, ResourceKind[Any]] = {"Secret": SECRETS, CLASS_KIND: MACHINE_CLASSES}
-_OWNERS_FIRST: Sequence[ResourceKind[Any]] = (MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES)
 _POLL_S = 0.05
 
 
-async def create_crds(client: Client) -> None:
+async def create_crds(client: Client, api: MachineApi) -> None:
     """Create the CRDs of Machines; return when the API server serves them.
+
+    Also create the namespace of the user data, if the API has one.
 
     Raises:
         KubeError: a request failed, or the CRDs are not served in time.
     """
-    for crd in crds.DEFINITIONS:
+    if namespace := api.codec.user_data_namespace:
+        with contextlib.suppress(AlreadyExists):
+            await client.resource(NAMESPACES).create({"metadata": {"name": namespace}})
+    for crd in api.definitions:
         body = msgspec.json.encode(crd.to_manifest())
         with contextlib.suppress(AlreadyExists):
             await client.raw("POST", _DEFINITIONS, body=body)
     ends = clock.monotonic() + SERVED_S
-    for crd in crds.DEFINITIONS:
-        while not await _is_served(client, crd.kind):
+    for crd in api.definitions:
+        while not await _is_served(client, crd.kind, api.namespace):
             if clock.monotonic() > ends:
                 raise KubeError(f"{crd.kind.plural}.{crd.kind.group}: CRD created, but not served")
             await asyncio.sleep(_POLL_S)
 
 
-async def create(client: Client, count: int, class_objects: Sequence[Mapping[str, Any]]) -> None:
-    """Create the MachineClasses, and a MachineDeployment that uses the first class.
+async def create(client: Client, api: MachineApi, count: int, objects: MachineObjects) -> None:
+    """Create a MachineDeployment, and before it the other objects that describe its VMs.
 
     Args:
+        client: client without a rate limit.
+        api: API of the Machines.
         count: number of Machines.
-        class_objects: the MachineClasses, and their Secrets.
+        objects: the objects that describe the VMs.
 
     Raises:
         KubeError: a request failed.
     """
-    for body in class_objects:
-        await _create(client, _KINDS[body["kind"]], body)
-    name = next(body["metadata"]["name"] for body in class_objects if body["kind"] == CLASS_KIND)
-    await _create(client, MACHINE_DEPLOYMENTS, deployment(count, name))
+    deployments = api.codec.machine_deployments
+    others = [body for body in objects if body["kind"] != deployments.kind]
+    for body in others:
+        await _create(client, api.kinds[body["kind"]], body, api.namespace)
+    await _create(client, deployments, api.deployment(count, objects), api.namespace)
 
 
-async def _create(client: Client, kind: ResourceKind[Any], body: Mapping[str, Any]) -> None:
+async def _create(
+    client: Client, kind: ResourceKind[Any], body: Mapping[str, Any], namespace: str
+) -> None:
     with contextlib.suppress(AlreadyExists):
-        await client.resource(kind).create(body, namespace=NAMESPACE)
+        await client.resource(kind).create(body, namespace=namespace)
 
 
-async def remove(client: Client) -> Sequence[str]:
+async def remove(client: Client, api: MachineApi) -> Sequence[str]:
     """Delete all Machines and their owners, and wait for the VMs to disappear.
 
     Returns:
@@ -103,7 +94,7 @@ async def remove(client: Client) -> Sequence[str]:
         KubeError: a request failed.
     """
     ends = clock.monotonic() + GONE_S
-    while left := await _delete_all(client):
+    while left := await _delete_all(client, api):
         if clock.monotonic() > ends:
             break
         await asyncio.sleep(_POLL_S)
@@ -124,43 +115,34 @@ def rollout_summary(obj: MachineDeployment) -> str:
     )
 
 
-def simulated(token: str) -> tuple[Mapping[str, Any], ...]:
-    """Return the MachineClasses of the simulated cloud, and their Secret."""
-    secret = {
-        "kind": "Secret",
-        "metadata": {"name": CLASS},
-        "stringData": {"token": token, "userData": USER_DATA},
-    }
-    return secret, _class(CLASS, cloud.TYPES[0]), _class(OTHER_CLASS, cloud.TYPES[-1])
-
-
-def read_machine_class(text: bytes) -> tuple[Mapping[str, Any], ...]:
-    """Parse a file with one MachineClass and its Secrets.
+def read_objects(api: MachineApi, text: bytes) -> MachineObjects:
+    """Parse a file with one object that describes VMs, and its Secrets.
 
     Raises:
-        ValueError: the file is malformed, does not have exactly one class, or has an object of
-            another kind, without name or in another namespace than `NAMESPACE`.
+        ValueError: the file is malformed, does not have exactly one such object, or has an object
+            of another kind, without name or in another namespace than that of the API.
     """
+    kinds, only, namespace = api.kinds, api.described_by.kind, api.namespace
     try:
         documents = [document for document in strict_yaml.load_all(text) if document is not None]
     except strict_yaml.LOAD_ERRORS as error:
         raise ValueError(strict_yaml.describe_error(error)) from None
-    allowed = ", ".join(sorted(_KINDS))
+    allowed = ", ".join(sorted(kinds))
     for document in documents:
         kind = document.get("kind") if isinstance(document, Mapping) else None
-        if kind not in _KINDS:
+        if kind not in kinds:
             raise ValueError(f"kind {kind or '(none)'} is not allowed; expected {allowed}")
         metadata = document.get("metadata")
         if not isinstance(metadata, Mapping) or not metadata.get("name"):
             raise ValueError(f"{kind} without metadata.name")
-        if metadata.get("namespace", NAMESPACE) != NAMESPACE:
+        if metadata.get("namespace", namespace) != namespace:
             raise ValueError(
                 f"{kind} {metadata['name']}: metadata.namespace is {metadata['namespace']!r}; a "
-                f"sandbox needs {NAMESPACE!r}"
+                f"sandbox needs {namespace!r}"
             )
-    classes = [document for document in documents if document["kind"] == CLASS_KIND]
-    if len(classes) != 1:
-        raise ValueError(f"{len(classes)} objects of kind {CLASS_KIND}; exactly one is required")
+    count = sum(document["kind"] == only for document in documents)
+    if count != 1:
+        raise ValueError(f"{count} objects of kind {only}; exactly one is required")
     return tuple(documents)
 
 
@@ -173,31 +155,7 @@ def provider_ids_by_node(machines: Iterable[Machine]) -> Mapping[str, str]:
     }
 
 
-def _class(name: str, kind: str) -> Mapping[str, Any]:
-    return {
-        "kind": CLASS_KIND,
-        "metadata": {"name": name},
-        "provider": "sim",
-        "providerSpec": {"machineType": kind, "zone": cloud.ZONES[0], "region": cloud.REGION},
-        "secretRef": {"name": CLASS, "namespace": NAMESPACE},
-    }
-
-
-def deployment(count: int, class_name: str) -> Mapping[str, Any]:
-    """Return a MachineDeployment, which replaces its Machines one by one."""
-    labels = {"name": DEPLOYMENT}
-    rolling = {"maxSurge": SURGE, "maxUnavailable": UNAVAILABLE}
-    class_ref = {"class": {"kind": CLASS_KIND, "name": class_name}}
-    spec = {
-        "replicas": count,
-        "selector": {"matchLabels": labels},
-        "strategy": {"type": "RollingUpdate", "rollingUpdate": rolling},
-        "template": {"metadata": {"labels": labels}, "spec": class_ref},
-    }
-    return {"metadata": {"name": DEPLOYMENT}, "spec": spec}
-
-
-async def _delete_all(client: Client) -> Sequence[str]:
+async def _delete_all(client: Client, api: MachineApi) -> Sequence[str]:
     """Delete all remaining objects, owners first.
 
     Returns the names of the Machines that remain; if there are none, of the owners that remain.
@@ -206,21 +164,22 @@ async def _delete_all(client: Client) -> Sequence[str]:
     deletion.
     """
     left: list[str] = []
-    for kind in _OWNERS_FIRST:
-        resource = client.resource(kind)
-        objects = (await resource.list_page(namespace=NAMESPACE)).items
+    codec = api.codec
+    for kind in (codec.machine_deployments, codec.machine_sets, codec.machines):
+        resource: Resource[Any] = client.resource(kind)
+        objects = (await resource.list_page(namespace=api.namespace)).items
         for obj in objects:
             if not obj.is_deleting:
                 with contextlib.suppress(NotFound):
-                    await resource.delete(obj.name, namespace=NAMESPACE)
+                    await resource.delete(obj.name, namespace=api.namespace)
         left = [obj.name for obj in objects] or left
     return left
 
 
-async def _is_served(client: Client, kind: ResourceKind[Any]) -> bool:
+async def _is_served(client: Client, kind: ResourceKind[Any], namespace: str) -> bool:
     """Return whether the API server serves a kind, which takes a while after the CRD's creation."""
     try:
-        await client.resource(kind).list_page(namespace=NAMESPACE, limit=1)
+        await client.resource(kind).list_page(namespace=namespace, limit=1)
     except (NotFound, ServerError, TooManyRequests):
         return False
     return True
@@ -252,4 +211,4 @@ def services(count: int) -> Mapping[str, Mapping[str, Any]]:
 async def create_services(client: Client, count: int) -> None:
     """Create the Services. Raises KubeError."""
     for body in services(count).values():
-        await _create(client, SERVICES, body)
+        await _create(client, SERVICES, body, NAMESPACE)

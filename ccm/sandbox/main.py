@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ccm.base import log, tasks
-from ccm.gardener.codec import MACHINE_DEPLOYMENTS, MACHINES
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig
 from ccm.kube.credentials import StaticCredentials, TlsSettings, bearer
@@ -35,7 +34,17 @@ from ccm.kube.informer import SharedInformers
 from ccm.kube.resources import EVENTS, NODES, SERVICES, ResourceKind
 from ccm.kube.transport import Transport
 from ccm.model import Service
-from ccm.sandbox import SandboxSettings, board, cloud, cluster, kubelet, machines, process, screen
+from ccm.sandbox import (
+    SandboxSettings,
+    board,
+    cloud,
+    cluster,
+    kubelet,
+    machineapis,
+    machines,
+    process,
+    screen,
+)
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -101,6 +110,7 @@ class Sandbox:
         self._folder = folder
         self._stop = stop
         self._simulated = settings.provider is None
+        self._api = machineapis.APIS[settings.machine_api]
         self._board = board.Board(
             settings.node_names,
             labels=board.SIM_LABELS if self._simulated else (),
@@ -160,7 +170,7 @@ class Sandbox:
             await stack.enter_async_context(Transport(config, user_agent="ccm-sandbox"))
         )
         if settings.machines:
-            await machines.create_crds(client)
+            await machines.create_crds(client, self._api)
         return _Environment(
             server=server, cloud=opened_cloud, client=client, port=process.pick_port()
         )
@@ -172,7 +182,7 @@ class Sandbox:
             provider=stage.cloud.provider,
             routes=self._settings.routes,
             port=stage.port,
-            has_machines=bool(self._settings.machines),
+            machine_controllers=self._api.controllers if self._settings.machines else "",
         )
         environment = stage.cloud.environment
         argv, log_file = ["ccm", *flags], self._folder / "daemon.log"
@@ -186,6 +196,8 @@ class Sandbox:
                 ranges=kubelet.PodRanges() if self._settings.routes else None,
                 external=self._settings.instances,
             )
+            has_machines = bool(self._settings.machines)
+            companions = self._api.companions(informers, stage.client) if has_machines else ()
             await tasks.first_of(
                 self._stop.wait(),
                 self._run_scenario(stage),
@@ -197,12 +209,13 @@ class Sandbox:
                 self._watch_processes(stage, daemon),
                 self._count_members(stage),
                 self._refresh_screen(stage),
+                *(companion.run() for companion in companions),
                 name="sandbox",
             )
-            if self._settings.machines and stage.cloud.child is None:
+            if has_machines and stage.cloud.child is None:
                 # Leave no VM in the user's own cloud; any other cloud ends with the sandbox.
                 self._screen.say("deleting the Machines and their VMs")
-                for name in await machines.remove(stage.client):
+                for name in await machines.remove(stage.client, self._api):
                     self._screen.say(f"Machine {name} still exists; check its VM in your cloud")
         self._read_daemon_log()
 
@@ -233,16 +246,16 @@ class Sandbox:
         follow(EVENTS, lambda event: rows.event_seen(event, now()), lambda _event: None)
         if self._settings.machines:
             follow(
-                MACHINES,
+                self._api.codec.machines,
                 lambda obj: rows.machine_seen(obj, now()),
                 lambda obj: rows.machine_gone(obj.key, now()),
-                machines.NAMESPACE,
+                self._api.namespace,
             )
             follow(
-                MACHINE_DEPLOYMENTS,
+                self._api.codec.machine_deployments,
                 lambda obj: rows.deployments.update({obj.key: machines.rollout_summary(obj)}),
                 lambda obj: rows.deployments.pop(obj.key, None),
-                machines.NAMESPACE,
+                self._api.namespace,
             )
         return informers
 
@@ -253,8 +266,8 @@ class Sandbox:
         try:
             async with asyncio.timeout(limit):
                 if count := self._settings.machines:
-                    class_objects = stage.cloud.provider.machine_class
-                    await machines.create(stage.client, count, class_objects)
+                    objects = stage.cloud.provider.machine_objects
+                    await machines.create(stage.client, self._api, count, objects)
                 await self._board.wait_initialised()
                 await machines.create_services(stage.client, self._settings.services)
                 await self._board.wait_converged()
@@ -282,7 +295,10 @@ class Sandbox:
                 # A real cloud does not tell the sandbox which machines run: assume that all do.
                 running = {name: name for name in self._settings.node_names}
                 if self._settings.machines:
-                    known = informers.informer_for(MACHINES, namespace=machines.NAMESPACE).store
+                    api = self._api
+                    known = informers.informer_for(
+                        api.codec.machines, namespace=api.namespace
+                    ).store
                     running |= machines.provider_ids_by_node(known.list())
                 kubelets.set_running_machines(running)
             await asyncio.sleep(_POWER_PERIOD_S)
@@ -298,7 +314,6 @@ class Sandbox:
     def _hints(self, stage: _Environment) -> Iterator[str]:
         """Yield commands for another terminal, each after the `export` commands that it needs."""
         node = next(iter((*self._settings.node_names, *sorted(self._board.nodes.rows))), "NODE")
-        machine = min(self._board.machines.rows, default="")
         has_kubectl = shutil.which("kubectl") is not None
         yield f"export KUBECONFIG={shlex.quote(str(stage.server.kubeconfig))}"
         if sys.prefix != sys.base_prefix:  # a virtual environment, which that terminal may lack
@@ -306,21 +321,9 @@ class Sandbox:
         if has_kubectl:
             yield "kubectl get nodes -o wide"
             yield "kubectl create service loadbalancer web --tcp=80"
-            if machine:
-                yield "kubectl get machinedeployments,machinesets,machines"
         daemon = f"--address={process.LOOPBACK}:{stage.port} --insecure"
-        if machine:
-            name = machines.DEPLOYMENT
-            yield f"kube-ccm explain machine {machine} {daemon}"
-            if has_kubectl:
-                yield f"kubectl scale machinedeployment {name} --replicas=4"
-            if has_kubectl and self._simulated:
-                other = {"class": {"name": machines.OTHER_CLASS}}
-                changed = {"spec": {"template": {"spec": other}}}
-                patch = json.dumps(changed, separators=(",", ":"))
-                yield f"kubectl patch machinedeployment {name} --type=merge -p '{patch}'"
-            yield f"kube-ccm rollout status machinedeployment/{name}"
-            yield f"kube-ccm explain machinedeployment {machines.NAMESPACE}/{name} {daemon}"
+        if self._board.machines.rows and self._board.deployments:
+            yield from self._machine_hints(daemon, has_kubectl=has_kubectl)
         if self._simulated:
             yield f"kube-ccm sandbox poweroff {node}"
             yield f"kube-ccm sandbox delete {node}"
@@ -337,6 +340,25 @@ class Sandbox:
         else:
             yield f"{doctor} \\"
             yield f"  --cloud-config={shlex.quote(str(provider.config))}"
+
+    def _machine_hints(self, daemon: str, *, has_kubectl: bool) -> Iterator[str]:
+        api, machine = self._api, min(self._board.machines.rows)
+        key = min(self._board.deployments)
+        name = key.partition("/")[2]
+        inside = "" if api.namespace == machineapis.NAMESPACE else f" -n {api.namespace}"
+        if has_kubectl:
+            yield f"kubectl get machinedeployments,machinesets,machines{inside}"
+        if api.has_commands:
+            yield f"kube-ccm explain machine {machine} {daemon}"
+        if has_kubectl:
+            yield f"kubectl scale machinedeployment {name}{inside} --replicas=4"
+        if has_kubectl and self._simulated:
+            changed = {"spec": {"template": {"spec": api.other_type}}}
+            patch = json.dumps(changed, separators=(",", ":"))
+            yield f"kubectl patch machinedeployment {name}{inside} --type=merge -p '{patch}'"
+        if api.has_commands:
+            yield f"kube-ccm rollout status machinedeployment/{name}"
+            yield f"kube-ccm explain machinedeployment {key} {daemon}"
 
     async def _watch_processes(self, stage: _Environment, daemon: process.Child) -> None:
         """Raise StartError with the end of the log when one of our processes exits."""

@@ -473,7 +473,52 @@ def parser(prog: str, description: str, *, prints: str) -> argparse.ArgumentPars
         type=Path,
         help="file to write a MachineClass and its Secret to, for kube-ccm sandbox --machines",
     )
+    option(
+        "--machine-deployment",
+        type=Path,
+        help="file to write a MachineDeployment of Kubermatic's API and its Secret to, for "
+        "kube-ccm sandbox --machines --machine-api kubermatic",
+    )
     return cli
+
+
+def machine_deployment(
+    provider: str, spec: Mapping[str, Any], secret: Mapping[str, str]
+) -> Sequence[dict[str, Any]]:
+    """Return a Secret and a MachineDeployment of Kubermatic's API that refers to it.
+
+    Args:
+        provider: value of `cloudProvider`.
+        spec: `cloudProviderSpec` without credentials.
+        secret: field of `cloudProviderSpec` -> credential.
+    """
+    where = {"namespace": "kube-system", "name": f"machine-controller-{provider}"}
+    references = {key: {"secretKeyRef": {**where, "key": key}} for key in secret}
+    value = {
+        "cloudProvider": provider,
+        "cloudProviderSpec": {**references, **spec},
+        "operatingSystem": "ubuntu",
+        "operatingSystemSpec": {"distUpgradeOnBoot": False},
+    }
+    labels = {"name": "workers"}
+    template = {"providerSpec": {"value": value}, "versions": {"kubelet": "1.36.3"}}
+    return (
+        {"apiVersion": "v1", "kind": "Secret", "metadata": where, "stringData": dict(secret)},
+        {
+            "apiVersion": "cluster.k8s.io/v1alpha1",
+            "kind": "MachineDeployment",
+            "metadata": {"namespace": "kube-system", "name": "workers"},
+            "spec": {
+                "selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": template},
+            },
+        },
+    )
+
+
+def to_yaml(documents: Sequence[Mapping[str, Any]]) -> str:
+    """Return documents as YAML, each in one line of JSON."""
+    return "".join(f"---\n{json.dumps(document)}\n" for document in documents)
 
 
 async def run_until_signal(files: Mapping[Path | None, str], ready_line: Mapping[str, Any]) -> None:

@@ -23,7 +23,7 @@ from ccm.kube.informer import SharedInformers
 from ccm.kube.resources import NODES, SECRETS, ResourceKind
 from ccm.kube.transport import Transport
 from ccm.model.machines import Machine
-from ccm.sandbox import cloud, kubelet, machines
+from ccm.sandbox import GARDENER, cloud, kubelet, machineapis, machines
 from tests.benchmarks import proc, ticking
 from tests.benchmarks.world import World
 
@@ -83,12 +83,12 @@ class Pool:
         for one in self.made_of:
             kind: ResourceKind[Any] = SECRETS if one["kind"] == "Secret" else MACHINE_CLASSES
             with contextlib.suppress(AlreadyExists):
-                await self.client.resource(kind).create(one, namespace=machines.NAMESPACE)
-        spec = {"class": {"kind": CLASS_KIND, "name": machines.CLASS}}
+                await self.client.resource(kind).create(one, namespace=machineapis.NAMESPACE)
+        spec = {"class": {"kind": CLASS_KIND, "name": machineapis.CLASS}}
 
         async def make(name: str) -> None:
             body = {"metadata": {"name": name}, "spec": spec}
-            await self.client.resource(MACHINES).create(body, namespace=machines.NAMESPACE)
+            await self.client.resource(MACHINES).create(body, namespace=machineapis.NAMESPACE)
 
         names = [f"machine-{number:04d}" for number in range(1, count + 1)]
         await tasks.run_bounded(names, make, limit=AT_ONCE, name="machines")
@@ -108,10 +108,11 @@ async def pool(world: World, look_s: float = LOOK_S) -> AsyncIterator[Pool]:
         cloud.open_admin(config["url"], config["token"]) as admin,
     ):
         client = Client(transport)
-        await machines.create_crds(client)
-        found = Pool(client, admin, machines.simulated(config["token"]))
+        api = machineapis.APIS[GARDENER]
+        await machines.create_crds(client, api)
+        found = Pool(client, admin, api.simulated(config["token"]))
         informers = SharedInformers(client)
-        informers.informer_for(MACHINES, namespace=machines.NAMESPACE).add_handler(
+        informers.informer_for(MACHINES, namespace=machineapis.NAMESPACE).add_handler(
             name="pool",
             on_add=lambda one, _: found.seen(one),
             on_update=lambda _, one: found.seen(one),

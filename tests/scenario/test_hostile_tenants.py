@@ -21,7 +21,7 @@ import yaml
 
 from ccm.base import tasks
 from ccm.gardener.names import CLASS_KIND, GROUP, VERSION
-from ccm.sandbox import machines
+from ccm.sandbox import GARDENER, machineapis
 from providers.sim.balancers import PREFIX, SCHEMA
 from tests import servers
 from tests.benchmarks import proc
@@ -39,7 +39,7 @@ MANY_SERVICES, MANY_MACHINES, SECRETS = 2000, 200, 50
 CALM_SERVICES, CALM_MACHINES = 40, 20
 """Objects of the other tenant: enough to outlast the work that is in progress anyway."""
 
-MACHINES = f"/apis/{GROUP}/{VERSION}/namespaces/{machines.NAMESPACE}"
+MACHINES = f"/apis/{GROUP}/{VERSION}/namespaces/{machineapis.NAMESPACE}"
 FLAGS = ("--controllers=*,machine,machineclass,machinesafety", "--configure-cloud-routes=false")
 PATIENCE_S = 600.0
 AT_ONCE = 16
@@ -111,13 +111,13 @@ def hostile_class(rng: random.Random, number: int) -> dict[str, Any]:
         "zone": text(rng, 20),
         text(rng, 10): value(rng),
     }
-    reference = {"name": f"hostile-{number}", "namespace": machines.NAMESPACE}
+    reference = {"name": f"hostile-{number}", "namespace": machineapis.NAMESPACE}
     body = {"apiVersion": f"{GROUP}/{VERSION}", "kind": CLASS_KIND, "providerSpec": spec}
     return {**body, "metadata": {"name": f"hostile-{number}"}, "secretRef": reference}
 
 
 def hostile_machine(rng: random.Random, number: int) -> dict[str, Any]:
-    of = rng.choice([machines.CLASS, f"hostile-{rng.randrange(SECRETS)}", "nowhere"])
+    of = rng.choice([machineapis.CLASS, f"hostile-{rng.randrange(SECRETS)}", "nowhere"])
     spec: dict[str, Any] = {"class": {"kind": CLASS_KIND, "name": of}}
     if rng.random() < 0.3:
         spec["providerID"] = rng.choice(["sim://x", text(rng, 300), f"sim:///{number}"])
@@ -133,7 +133,7 @@ def hostile_machine(rng: random.Random, number: int) -> dict[str, Any]:
     }
 
 
-CORE = f"/api/v1/namespaces/{machines.NAMESPACE}"
+CORE = f"/api/v1/namespaces/{machineapis.NAMESPACE}"
 HOSTILE, CALM = (f"/api/v1/namespaces/{name}/services" for name in ("hostile", "calm"))
 
 
@@ -170,7 +170,7 @@ async def attack(world: World, credentials: dict[str, Any]) -> None:
 async def work(world: World, name: str) -> dict[str, float]:
     """Create the other tenant's Services and Machines; return the seconds until each are served."""
     began = time.monotonic()
-    spec = {"class": {"kind": CLASS_KIND, "name": machines.CLASS}}
+    spec = {"class": {"kind": CLASS_KIND, "name": machineapis.CLASS}}
     kind = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "Machine"}
     balancer = {"type": "LoadBalancer", "ports": [{"port": 80}]}
     services = [
@@ -210,7 +210,7 @@ async def test_a_hostile_tenant_at_most_doubles_the_wait_of_another_tenant(
         for name in ("calm", "hostile"):
             await cluster.create("/api/v1/namespaces", {"metadata": {"name": name}})
         config = yaml.safe_load(Path(world.cloud_config).read_text())
-        for one in machines.simulated(config["token"]):
+        for one in machineapis.APIS[GARDENER].simulated(config["token"]):
             is_secret = one["kind"] == "Secret"
             version = "v1" if is_secret else f"{GROUP}/{VERSION}"
             path = f"{CORE}/secrets" if is_secret else f"{MACHINES}/machineclasses"

@@ -72,6 +72,12 @@ providerSpec: {{serverType: cx23, location: fsn1, networks: [{NETWORK}]}}
 """
 
 
+def machine_deployment(token: str) -> str:
+    """Return the YAML of a MachineDeployment of Kubermatic's API, and of its Secret."""
+    spec = {"serverType": "cx23", "location": "fsn1", "networks": [NETWORK]}
+    return fake_api.to_yaml(fake_api.machine_deployment("hetzner", spec, {"token": token}))
+
+
 async def run(options: argparse.Namespace) -> None:
     """Serve until SIGTERM or SIGINT."""
     service = server.Service(Settings(action_s=options.action_seconds, boot_s=options.boot_seconds))
@@ -86,6 +92,7 @@ async def run(options: argparse.Namespace) -> None:
         papers = {
             options.config: config(endpoint, service.token),
             options.machine_class: machine_class(service.token),
+            options.machine_deployment: machine_deployment(service.token),
         }
         await fake_api.run_until_signal(papers, {"endpoint": endpoint, "token": service.token})
 

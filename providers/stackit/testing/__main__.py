@@ -85,6 +85,18 @@ providerSpec:
 """
 
 
+def machine_deployment(key: bytes) -> str:
+    """Return the YAML of a MachineDeployment of Kubermatic's API, and of its Secret."""
+    spec = {
+        "region": server.REGION,
+        "machineType": "c2i.2",
+        "imageId": server.IMAGE,
+        "networkId": server.NETWORK,
+    }
+    secret = {"projectId": server.PROJECT, "serviceAccountKey": key.decode()}
+    return fake_api.to_yaml(fake_api.machine_deployment("stackit", spec, secret))
+
+
 def variables(url: str, key: str = "") -> Mapping[str, str]:
     """Return the environment variables for the fake; without a key it needs no credentials."""
     environ = {"STACKIT_IAAS_ENDPOINT": f"{url}{server.IAAS}"}
@@ -109,6 +121,7 @@ async def run(options: argparse.Namespace) -> None:
             options.config: config(url),
             options.key: service.account.key.decode(),
             options.machine_class: machine_class(service.account.key),
+            options.machine_deployment: machine_deployment(service.account.key),
         }
         environ = variables(url, str(options.key or ""))
         await fake_api.run_until_signal(papers, {"url": url, "environment": environ})

@@ -68,8 +68,21 @@ def test_machines_are_created_only_when_requested(tmp_path: Path) -> None:
 
     assert own.node_names == ()
     assert own.provider is not None
-    assert [one["kind"] for one in own.provider.machine_class] == ["MachineClass"]
+    assert [one["kind"] for one in own.provider.machine_objects] == ["MachineClass"]
     assert own.instances
+
+
+def test_file_of_kubermatic_machines_has_a_machine_deployment() -> None:
+    file = Path(__file__).parents[3] / "manifests/examples/sim-machinedeployment.yaml"
+    words = ("--provider", "sim", "--machines", "2", "--machine-api", "kubermatic")
+
+    own = read(*words, "--machine-class", str(file))
+
+    assert read("--machines", "2").machine_api == "gardener"
+    assert own.machine_api == "kubermatic"
+    assert own.provider is not None
+    kinds = [one["kind"] for one in own.provider.machine_objects]
+    assert kinds == ["Secret", "MachineDeployment"]
 
 
 @pytest.mark.parametrize(
@@ -121,6 +134,8 @@ def test_invalid_machine_class_file_is_refused(
         (["--cloud-config", "x"], "--cloud-config needs --cloud-provider"),
         (["--routes"], "--routes needs --cloud-provider"),
         (["--machine-class", "x"], "--machine-class needs --cloud-provider"),
+        (["--machine-api", "kubermatic"], "--machine-api needs --machines"),
+        (["--machine-api", "cluster-api", "--machines", "1"], "invalid choice: 'cluster-api'"),
         (["--machines", "1001"], "argument --machines: '1001' is not a number from 0 to 1000"),
         (["--cloud-provider", "sim", "--machines", "1"], "give both --machines"),
         (["--cloud-provider", "sim", "--machine-class", "x"], "give both --machines"),

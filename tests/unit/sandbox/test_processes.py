@@ -14,7 +14,7 @@ import pytest
 from ccm.app import options
 from ccm.app.options import controllers
 from ccm.cloud import registry
-from ccm.sandbox import SandboxProvider, cluster, process, realserver
+from ccm.sandbox import SandboxProvider, cluster, machineapis, process, realserver
 from tests.waiting import DEADLINE_S, eventually, eventually_blocking
 
 STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); "
@@ -97,17 +97,20 @@ def test_missing_binaries_are_listed(tmp_path: Path) -> None:
 
 
 def test_machine_controllers_are_enabled_only_with_machines() -> None:
-    wanted = {"machine-controller", "machineclass-controller", "machine-safety-controller"}
-    wanted |= {"machine-set-controller", "machine-deployment-controller"}
-    wanted |= {"machine-overshoot-controller"}
-    for machines in (True, False):
+    apis = {name: api.controllers for name, api in machineapis.APIS.items()}
+    of_api = {
+        name: {one.name for one in api.manifests.values()} for name, api in machineapis.APIS.items()
+    }
+    for selected, value in {**apis, "": ""}.items():
         flags = cluster.daemon_flags(
             kubeconfig=Path("k"), provider=SandboxProvider(name="sim"), routes=True, port=7,
-            has_machines=machines,
+            machine_controllers=value,
         )  # fmt: skip
         enabled = {one.name for one in controllers.enabled(options.parse(flags).controllers)}
-        assert (wanted <= enabled) is machines
+        assert {name for name, own in of_api.items() if own & enabled} == {selected} - {""}
+        assert of_api.get(selected, set()) <= enabled
         assert "cloud-node-controller" in enabled
+    assert "machine-overshoot-controller" in of_api["gardener"]
 
 
 async def test_process_that_ends_before_it_is_ready_shows_its_last_output(tmp_path: Path) -> None:

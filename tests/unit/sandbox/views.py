@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from ccm.model import ObjectMeta
 from ccm.model.machines import Machine, MachineStatus, Phase
-from ccm.sandbox import machines
+from ccm.sandbox import machineapis
 
 
 def machine(
@@ -22,12 +22,12 @@ def machine(
     return Machine(
         metadata=ObjectMeta(
             name=name,
-            namespace=machines.NAMESPACE,
+            namespace=machineapis.NAMESPACE,
             uid=uid,
             deletion_timestamp="2026-01-02T03:04:05Z" if deleting else None,
         ),
         created=datetime(2026, 1, 2, tzinfo=UTC),
-        class_name=machines.CLASS,
+        class_name=machineapis.CLASS,
         node_name=name,
         provider_id=provider_id,
         status=MachineStatus(phase=phase, description=said),
