@@ -132,16 +132,16 @@ DRY = ("apply", "--dry-run=server", "--validate=strict")
 def kubectl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
     """kubectl at an API server of its own, which knows the kinds of the Prometheus operator."""
     folder = tmp_path_factory.mktemp("dry-run")
-    ours = shipped.MANIFESTS / "crds.yaml"
+    kinds = (CRDS, *(shipped.MANIFESTS / name for name in ("crds.yaml", "kubermatic-crds.yaml")))
     server = realserver.RealServer(assets=require_assets(), data_dir=folder / "server")
     asyncio.run(server.start())
     try:
         kubectl = Kubectl(require_assets() / "kubectl", server.kubeconfig_path, folder)
-        kubectl("apply", "-f", str(CRDS))
-        kubectl("apply", "-f", str(ours))
+        for file in kinds:
+            kubectl("apply", "-f", str(file))
         # It belongs to the operating-system-manager. No file of ours creates it.
         kubectl("create", "namespace", BOOTSTRAP_NAMESPACE)
-        for file in (CRDS, ours):
+        for file in kinds:
             kubectl(
                 "wait", "--for=condition=Established", f"--timeout={DEADLINE_S:g}s", "-f", str(file)
             )

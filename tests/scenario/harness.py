@@ -15,7 +15,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +27,7 @@ from ccm.controllers.node.manifest import MANIFEST as NODE
 from ccm.controllers.nodelifecycle.manifest import MANIFEST as NODE_LIFECYCLE
 from ccm.gardener import crds
 from ccm.gardener.names import GROUP, VERSION
+from ccm.machines.crds import Definition
 from ccm.model import names
 from ccm.model.times import format_time
 from ccm.sandbox import kubelet, process, realserver
@@ -513,15 +514,19 @@ def addresses(node: Mapping[str, Any]) -> dict[str, str]:
     return {entry["type"]: entry["address"] for entry in found}
 
 
-async def define(session: aiohttp.ClientSession) -> None:
+async def define(
+    session: aiohttp.ClientSession,
+    definitions: Sequence[Definition] = crds.DEFINITIONS,
+    api: str = MACHINE_API,
+) -> None:
     """Make the kinds of machines known, and wait until they are served; `servers.wipe` removes
     them."""
-    for one in crds.DEFINITIONS:
+    for one in definitions:
         async with session.post(DEFINITIONS, json=one.to_manifest()) as response:
             assert response.status in (201, 409), await response.text()
-    for one in crds.DEFINITIONS:
+    for one in definitions:
 
-        async def served(path: str = f"{MACHINE_API}/{one.kind.plural}") -> bool:
+        async def served(path: str = f"{api}/{one.kind.plural}") -> bool:
             """A moment after a definition was made its kind is not there yet, or not ready."""
             async with session.get(path) as response:
                 return response.status == 200

@@ -46,9 +46,10 @@ async def prepare(env: Environment, namespace: str = NAMESPACE) -> None:
             return True
 
         await wait_for(served, f"{one.kind.plural} are served")
+    namespace = {"metadata": {"name": names.BOOTSTRAP_NAMESPACE}}
+    # A namespace outlives the test that created it.
     if await env.cluster.get(f"/api/v1/namespaces/{names.BOOTSTRAP_NAMESPACE}") is None:
-        user_data = {"metadata": {"name": names.BOOTSTRAP_NAMESPACE}}
-        await env.cluster.create("/api/v1/namespaces", user_data)
+        await env.cluster.create("/api/v1/namespaces", namespace)
     if isinstance(env.server, realserver.RealServer):
         async with servers.connect(env.server) as session:
             await account.install(session, shipped.objects(shipped.KUBERMATIC / "rbac.yaml"))

@@ -1,0 +1,58 @@
+"""Kubermatic's machine objects before an API server: their CRDs, our rights, and user data."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+from ccm.app.kubermaticcontrollers import MANIFESTS
+from ccm.kubermatic import crds, names
+from ccm.sandbox import realserver
+from tests import servers
+from tests.manifests import account, shipped
+from tests.scenario import harness
+from tests.scenario.harness import Cluster, Environment
+
+NAMESPACE = shipped.NAMESPACE
+"""Where the shipped Role allows Machines."""
+API = f"/apis/{names.GROUP}/{names.VERSION}/namespaces/{NAMESPACE}"
+MACHINES, SETS, DEPLOYMENTS = (
+    f"{API}/{plural}" for plural in ("machines", "machinesets", "machinedeployments")
+)
+SECRETS = f"/api/v1/namespaces/{NAMESPACE}/secrets"
+BOOTSTRAP = f"/api/v1/namespaces/{names.BOOTSTRAP_NAMESPACE}/secrets"
+FLAGS: Mapping[str, str] = {
+    "controllers": ",".join(one.alias for one in MANIFESTS.values()),
+    "kube-api-qps": "-1",
+}
+
+
+async def install(env: Environment) -> None:
+    """The CRDs, the namespace of user data, and our rights."""
+    async with servers.connect(env.server) as session:
+        await harness.define(session, crds.DEFINITIONS, API)
+        namespace = {"metadata": {"name": names.BOOTSTRAP_NAMESPACE}}
+        async with session.post("/api/v1/namespaces", json=namespace) as response:
+            assert response.status in (201, 409), await response.text()
+        if isinstance(env.server, realserver.RealServer):
+            await account.install(session, shipped.objects(shipped.KUBERMATIC / "rbac.yaml"))
+
+
+async def write_user_data(cluster: Cluster, deployment: str, revision: int = 1) -> None:
+    """The operating-system-manager writes the user data of a revision of a deployment."""
+    name = names.bootstrap_secret(deployment, NAMESPACE)
+    metadata = {
+        "name": name,
+        "annotations": {names.ANNOTATION_BOOTSTRAP_REVISION: str(revision)},
+    }
+    if revision > 1:
+        await cluster.patch(f"{BOOTSTRAP}/{name}", {"metadata": metadata})
+        return
+    data = {names.BOOTSTRAP_KEY: base64.b64encode(b"#cloud-config").decode()}
+    await cluster.create(BOOTSTRAP, {"metadata": metadata, "data": data})
+
+
+def phase(machine: Mapping[str, Any]) -> str:
+    """The phase of a machine; empty: none yet."""
+    return str(machine.get("status", {}).get("phase", ""))
