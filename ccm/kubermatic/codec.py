@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec.structs import replace
 
-from ccm.cloud.errors import InvalidArgument
+from ccm.cloud.errors import InvalidArgument, Unavailable
 from ccm.cloud.kubermatic import ErrorReason, OperatingSystem
 from ccm.kube.resources import ResourceKind
 from ccm.kubermatic import names
@@ -123,8 +123,8 @@ class KubermaticCodec(Codec):
         None = they are not there yet.
 
         Raises:
-            InvalidArgument: the machine has no deployment, or the user data are of another
-                revision of its template.
+            InvalidArgument: the machine has no deployment, or the Secret lacks the user data.
+            Unavailable: the user data are still of another revision of the template.
         """
         deployment = controller_of(owner) if owner is not None else None
         if owner is None or deployment is None:
@@ -140,7 +140,7 @@ class KubermaticCodec(Codec):
         of_secret = found.annotations.get(names.ANNOTATION_BOOTSTRAP_REVISION, "")
         of_set = owner.annotations.get(names.ANNOTATION_REVISION, "")
         if of_secret != of_set:
-            raise InvalidArgument(
+            raise Unavailable(
                 f"{where} is of revision {of_secret or 'unknown'}, and MachineSet {owner.name} of "
                 f"revision {of_set or 'unknown'}; wait for the operating-system-manager"
             )

@@ -325,7 +325,7 @@ class Caches:
         None = the user data do not exist yet.
 
         Raises:
-            InvalidArgument: the machine cannot get user data, or they belong to another template.
+            CloudError: see `Codec.user_data`.
         """
         return self._user_data(machine, lambda _key: None)
 

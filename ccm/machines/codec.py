@@ -86,7 +86,8 @@ class Codec(abc.ABC):
             secret: returns a Secret of `user_data_namespace` by name.
 
         Raises:
-            InvalidArgument: the machine cannot get user data, or they belong to another template.
+            InvalidArgument: the machine cannot get user data.
+            Unavailable: the user data still belong to another template.
         """
         raise NotImplementedError
 

@@ -69,6 +69,8 @@ class PassResult:
         joined: whether the node has just become ready for use, so that the bootstrap token can be
             deleted.
         busy: `RetryAfter` of a cloud that is still working on the VM; its delay is `after_s`.
+        eager: whether every change may requeue the machine before `after_s`, because a pass is
+            cheap.
         is_invalid: whether the class makes every creation fail; the controller records an event.
     """
 
@@ -77,6 +79,7 @@ class PassResult:
     is_exact: bool = False
     joined: bool = False
     busy: errors.RetryAfter | None = None
+    eager: bool = False
     is_invalid: bool = False
 
 

@@ -208,7 +208,7 @@ class MachineController:
 
     def _pause(self, machine: Machine, outcome: PassResult) -> None:
         self._pauses.end(machine.key)
-        if outcome.after_s is not None and machine.in_creation:
+        if outcome.after_s is not None and not outcome.eager and machine.in_creation:
             until = clock.monotonic() + outcome.after_s
             self._pauses.begin(machine.key, until, self._pause_version(machine))
 

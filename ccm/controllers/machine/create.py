@@ -143,9 +143,9 @@ class CreateFlow:
             return None
         try:
             self._user_data = self._caches.user_data_of(self.machine)
-        except errors.InvalidArgument as error:
-            return self._failed(error)
-        return PassResult(after_s=SHORT_S) if self._user_data is None else None
+        except CloudError as error:
+            return replace(self._failed(error), eager=True)
+        return PassResult(after_s=SHORT_S, eager=True) if self._user_data is None else None
 
     def _vm(self) -> MachineInfo | None:
         found_vm = self._existing_vm.info if self._existing_vm is not None else None

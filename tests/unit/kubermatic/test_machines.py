@@ -25,6 +25,7 @@ from ccm.testing.apiserver import kinds
 from ccm.testing.clock import advance
 from tests.unit.cloud.test_kubermatic import Acme, AcmeCloud
 from tests.unit.controllers.machines import DEFINITIONS, NODES_PATH, FakeDriver, World
+from tests.unit.controllers.memory_server import MemoryServer
 
 pytestmark = pytest.mark.virtual_time
 
@@ -49,9 +50,10 @@ class Kubermatic(World):
 
     codec = CODEC
 
-    def __init__(self, **rules: Any) -> None:
+    def __init__(self, server: MemoryServer | None = None, **rules: Any) -> None:
         without = {"creation_timeout_s": None, "health_timeout_s": None}
-        super().__init__(**{**without, "stores_addresses": True, "asks_for_vms": True, **rules})
+        rules = {**without, "stores_addresses": True, "asks_for_vms": True, **rules}
+        super().__init__(server, **rules)
         self.server.put("/api/v1/namespaces", {"metadata": {"name": names.BOOTSTRAP_NAMESPACE}})
         self.server.put(SECRETS, {"metadata": {"name": "acme"}, "data": {"token": "c2VjcmV0"}})
         self.user_data("1")
@@ -195,6 +197,27 @@ async def test_deployment_creates_scales_rolls_and_deletes() -> None:
     assert left == [[], [], []]
     assert world.driver.vms == {}
     assert world.server.list(NODES_PATH) == []
+
+
+@pytest.mark.row("kubermatic-machine-04")
+async def test_machine_of_a_new_template_is_created_as_soon_as_its_user_data_exist() -> None:
+    world = Kubermatic()
+    world.deployment(1)
+    async with world.running(*ALL):
+        await world.settle()
+        template = (world.server.get(WEB) or {})["spec"]["template"]
+        template["spec"]["providerSpec"]["value"] = value("large")
+        world.edit(template=template)
+        await world.settle(30)
+        (waits,) = [one for one in world.objects("machines") if "providerID" not in one["spec"]]
+        operation = waits["status"]["lastOperation"]
+        assert "is of revision 1, and MachineSet" in operation["description"]
+        assert "errorReason" not in waits["status"], "a user has nothing to do"
+
+        world.user_data("2")
+        await advance(1)
+
+        assert len(world.driver.vms) == 2
 
 
 @pytest.mark.row("kubermatic-machine-05")
