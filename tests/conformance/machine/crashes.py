@@ -2,7 +2,7 @@
 
 `CrashWorld` has an API server in memory, a cloud account, kubelets, and one or two leaders. Every
 API write and every cloud request of a leader goes through an `Interceptor`, which applies one
-`Fault` to one of them.
+`Fault` to one of them. Each API group of machines has a subclass.
 """
 
 from __future__ import annotations
@@ -11,11 +11,20 @@ import asyncio
 import contextlib
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from ccm.base import clock, lease_guard
 from ccm.base.tasks import cancel_and_join, spawn
@@ -30,8 +39,8 @@ from ccm.cloud.machines import (
     MachineRequest,
 )
 from ccm.kube.errors import Unreachable
-from tests.unit.controllers.machines import NODES_PATH, TOKENS
-from tests.unit.controllers.machinesets import DEPLOYMENTS, SETS, Sets
+from tests.unit.controllers.machines import BASE, NODES_PATH, TOKENS, World
+from tests.unit.controllers.machinesets import TEMPLATE, Sets
 from tests.unit.controllers.memory_server import MemoryServer
 
 T = TypeVar("T")
@@ -50,8 +59,6 @@ REQUEST_S = 0.2
 
 TICK_S = 1.0
 
-CONTROLLERS = ("machine", "machineclass", "machineset", "machinedeployment", "machinesafety")
-WEB = f"{DEPLOYMENTS}/web"
 CLOUD, API = "cloud", "api"
 
 
@@ -250,14 +257,32 @@ class Server:
     initialized: bool = False
 
 
-class Account:
-    """Servers by provider ID, and the names of disks that were made for them."""
+class Account(Protocol):
+    """The servers and disks of a cloud account.
+
+    Attributes:
+        servers: existing servers by provider ID.
+        disks: name of the server of each disk.
+        ordered: number of servers ever made, by name.
+    """
+
+    @property
+    def servers(self) -> Mapping[str, Server]: ...
+
+    @property
+    def disks(self) -> Collection[str]: ...
+
+    @property
+    def ordered(self) -> Counter[str]: ...
+
+
+class MemoryAccount:
+    """An account without a cloud; see `Account`."""
 
     def __init__(self, interceptor: Interceptor) -> None:
         self.servers: dict[str, Server] = {}
         self.disks: set[str] = set()
         self.ordered: Counter[str] = Counter()
-        """Servers ever made, by name."""
         self._interceptor = interceptor
 
     async def create_disk(self, name: str) -> None:
@@ -308,33 +333,33 @@ class Account:
         return await self._interceptor.call(CLOUD, name, request)
 
 
-class NativeDriver(Driver[Account]):
+class NativeDriver(Driver[MemoryAccount]):
     """Marks servers with their identity; makes a server whenever it is asked for one."""
 
     async def create_machine(self, req: MachineRequest) -> MachineInfo:
-        with _decoded():
+        with decoded():
             await self.spi.create_disk(req.identity.name)
             return _info(await self.spi.create_server(req.identity.name, req.identity))
 
     async def initialize_machine(self, req: MachineRequest) -> MachineInfo:
-        with _decoded():
+        with decoded():
             return _info(await self.spi.initialize_server(req.provider_id))
 
     async def delete_machine(self, req: MachineRequest) -> DeleteMachineResponse:
-        with _decoded():
+        with decoded():
             for server in await self._servers(req):
                 await self.spi.delete_server(server.provider_id)
             await self.spi.delete_disk(req.identity.name)
         return DeleteMachineResponse()
 
     async def get_machine_status(self, req: MachineRequest) -> MachineInfo:
-        with _decoded():
+        with decoded():
             for server in await self._servers(req):
                 return _info(server)
         raise errors.NotFound(req.identity.name)
 
     async def list_machines(self, req: ListMachinesRequest) -> Sequence[MachineRecord]:
-        with _decoded():
+        with decoded():
             return [
                 MachineRecord(
                     identity=one.identity,
@@ -359,7 +384,7 @@ class NativeDriver(Driver[Account]):
 
 
 @contextlib.contextmanager
-def _decoded() -> Iterator[None]:
+def decoded() -> Iterator[None]:
     try:
         yield
     except CloudFault as error:
@@ -376,7 +401,7 @@ def _info(server: Server) -> MachineInfo:
 class NamedDriver:
     """A driver of Gardener's shape: names only, and another server for each creation."""
 
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: MemoryAccount) -> None:
         self.account = account
 
     async def create_machine(self, req: GardenerRequest) -> Mapping[str, str]:
@@ -442,36 +467,56 @@ def _shown(server: Server) -> Mapping[str, str]:
     return {"provider_id": server.provider_id, "node_name": server.name}
 
 
-KINDS: Mapping[str, Callable[[Account], Any]] = {
-    "native": NativeDriver,
-    "gardener": lambda account: from_gardener(NamedDriver(account)),
-    "gardener-finds": lambda account: from_gardener(FindingDriver(account)),
-}
-"""Drivers by their kind."""
-
-
 # --- the world --------------------------------------------------------------------------------
 
 
-class CrashWorld(Sets):
-    """A cluster with one MachineDeployment, and an account with its servers.
+class CrashWorld(World):
+    """A cluster with one MachineDeployment `web`, and an account with its servers.
 
     Args:
-        kind: of the driver, see `KINDS`.
+        driver: creates the driver of an account.
+        initializes: whether the driver initialises servers.
+
+    Attributes:
+        base: path of the objects.
+        controllers: controllers of a leader.
+        provider: name of the cloud.
+        account_type: type of the account.
     """
 
-    def __init__(self, kind: str) -> None:
+    base: ClassVar[str]
+    controllers: ClassVar[tuple[str, ...]]
+    provider: ClassVar = "fake"
+    account_type: ClassVar[Callable[[Interceptor], Any]] = MemoryAccount
+
+    def __init__(self, driver: Callable[[Any], Any], *, initializes: bool = True) -> None:
         self.interceptor = Interceptor()
         super().__init__(InterceptedServer(self.interceptor))
-        self.account = Account(self.interceptor)
-        self._machine_driver = KINDS[kind](self.account)
-        self._initializes = kind != "gardener"
-        for name in ("small", "large"):
-            self.machine_class(name)
-            self.secret(name)
+        account = self.account_type(self.interceptor)
+        self.account: Account = account
+        self._machine_driver = driver(account)
+        self._initializes = initializes
 
     def cloud(self) -> Cloud:
-        return Cloud(name="fake", machines=self._machine_driver, has_cluster_id=True)
+        return Cloud(name=self.provider, machines=self._machine_driver, has_cluster_id=True)
+
+    # --- what a user does ---------------------------------------------------------------------
+
+    def create(self, replicas: int) -> None:
+        """Create the deployment, with machines of class `small`."""
+        raise NotImplementedError
+
+    def roll(self) -> None:
+        """Change the class of the machines to `large`."""
+        raise NotImplementedError
+
+    def scale(self, replicas: int) -> None:
+        self.server.patch(f"{self.base}/machinedeployments/web", {"spec": {"replicas": replicas}})
+
+    def delete(self) -> None:
+        self.server.drop(f"{self.base}/machinedeployments/web")
+
+    # --- who takes part -----------------------------------------------------------------------
 
     async def lead(self) -> Leader:
         """Start a process that leads."""
@@ -479,7 +524,7 @@ class CrashWorld(Sets):
         # The task takes over both with its context.
         LEADER.set(leader)
         leader.lease.activate()
-        leader.task = spawn(self._run(CONTROLLERS), name="leader")
+        leader.task = spawn(self._run(self.controllers), name="leader")
         return leader
 
     @contextlib.asynccontextmanager
@@ -494,21 +539,44 @@ class CrashWorld(Sets):
 
     async def _boot(self) -> None:
         while True:
-            for server in list(self.account.servers.values()):
-                age_s = (clock.now() - server.created).total_seconds()
-                if age_s >= BOOT_S and not self.node_object(server.name):
-                    self.node(server.name, providerID=server.provider_id)
+            self.tick()
             await asyncio.sleep(TICK_S)
+
+    def tick(self) -> None:
+        """Act as the other components of the cluster; called every `TICK_S`."""
+        for server in list(self.account.servers.values()):
+            age_s = (clock.now() - server.created).total_seconds()
+            if age_s >= BOOT_S and not self.node_object(server.name):
+                self.node(server.name, providerID=server.provider_id)
+
+    # --- the state ----------------------------------------------------------------------------
+
+    def objects(self, plural: str) -> list[dict[str, Any]]:
+        return self.server.list(f"{self.base}/{plural}")
+
+    def here(self) -> list[str]:
+        """Names of the machines that are not being deleted."""
+        return sorted(
+            one["metadata"]["name"]
+            for one in self.objects("machines")
+            if "deletionTimestamp" not in one["metadata"]
+        )
+
+    def class_name(self, machine: Mapping[str, Any]) -> str:
+        """Return the class of a machine: `small` or `large`."""
+        raise NotImplementedError
 
     def problems(self, replicas: int, class_name: str) -> list[str]:
         """What is still missing, or too much, for a deployment of so many machines of a class.
 
         With 0 replicas the deployment and its sets are gone too.
         """
-        machines = {one["metadata"]["name"]: one for one in self.machines()}
+        machines = {one["metadata"]["name"]: one for one in self.objects("machines")}
         stored = {one["spec"].get("providerID", ""): name for name, one in machines.items()}
         servers = {one.provider_id: one.name for one in self.account.servers.values()}
-        classes = [one["spec"]["class"]["name"] for one in machines.values()]
+        uids = {one["metadata"]["uid"] for one in machines.values()}
+        marks = {uid for one in self.account.servers.values() if (uid := one.identity.uid)}
+        classes = [self.class_name(one) for one in machines.values()]
         nodes = {one["metadata"]["name"] for one in self.server.list(NODES_PATH)}
         running = [name for name in machines if self.phase(name) == "Running"]
         uninitialized = [one.name for one in self.account.servers.values() if not one.initialized]
@@ -516,11 +584,46 @@ class CrashWorld(Sets):
             f"machines of classes {classes}": classes != [class_name] * replicas,
             f"running: {len(running)} of {len(machines)}": len(running) != len(machines),
             f"servers {servers}, machines {stored}": servers != stored,
-            f"disks {sorted(self.account.disks)}": self.account.disks != machines.keys(),
+            f"servers of the UIDs {marks}, machines {uids}": not marks <= uids,
+            f"disks {sorted(self.account.disks)}": sorted(self.account.disks) != sorted(machines),
             f"nodes {sorted(nodes)}": nodes != machines.keys(),
             "bootstrap tokens": self.server.list(TOKENS) != [],
             f"uninitialised: {uninitialized}": self._initializes and uninitialized != [],
             "deployment and sets": replicas == 0
-            and (self.server.list(DEPLOYMENTS) + self.server.list(SETS)) != [],
+            and (self.objects("machinedeployments") + self.objects("machinesets")) != [],
         }
         return [text for text, is_wrong in checks.items() if is_wrong]
+
+
+class GardenerWorld(CrashWorld, Sets):
+    """A world of Gardener's machine objects."""
+
+    base = BASE
+    controllers = ("machine", "machineclass", "machineset", "machinedeployment", "machinesafety")
+
+    def __init__(self, driver: Callable[[Any], Any], *, initializes: bool = True) -> None:
+        super().__init__(driver, initializes=initializes)
+        for name in ("small", "large"):
+            self.machine_class(name)
+            self.secret(name)
+
+    def create(self, replicas: int) -> None:
+        self.deployment(replicas=replicas)
+
+    def roll(self) -> None:
+        spec = {"class": {"kind": "MachineClass", "name": "large"}}
+        template = {"template": {**TEMPLATE, "spec": spec}}
+        self.server.patch(f"{self.base}/machinedeployments/web", {"spec": template})
+
+    def class_name(self, machine: Mapping[str, Any]) -> str:
+        return str(machine["spec"]["class"]["name"])
+
+
+WORLDS: Mapping[str, Callable[[], CrashWorld]] = {
+    "native": partial(GardenerWorld, NativeDriver),
+    "gardener": partial(
+        GardenerWorld, lambda account: from_gardener(NamedDriver(account)), initializes=False
+    ),
+    "gardener-finds": partial(GardenerWorld, lambda account: from_gardener(FindingDriver(account))),
+}
+"""Worlds of Gardener's machine objects by the kind of their driver."""

@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
+from operator import methodcaller
 
 import pytest
 
@@ -22,16 +24,15 @@ from tests.conformance.machine.crashes import (
     API,
     CLOUD,
     FROZEN_S,
-    KINDS,
     LEASE_S,
     TICK_S,
-    WEB,
     CloudFault,
     CrashWorld,
     Fault,
     Leader,
 )
-from tests.unit.controllers.machinesets import TEMPLATE
+from tests.conformance.machine.crashes import WORLDS as GARDENER
+from tests.conformance.machine.kubermatic_crashes import WORLDS as KUBERMATIC
 
 pytestmark = pytest.mark.virtual_time
 
@@ -59,6 +60,7 @@ class Phase:
         class_name: their class.
         ever: machines that are created from the first to the end of the phase.
         is_new: the phase begins without a deployment; else with `REPLICAS` running machines.
+        least: calls at least; a crash before and after each of them makes twice as many points.
     """
 
     act: Callable[[CrashWorld], None]
@@ -66,37 +68,34 @@ class Phase:
     class_name: str = "small"
     ever: int = REPLICAS
     is_new: bool = False
+    least: int = 0
+
+
+WORLDS = {**GARDENER, **KUBERMATIC}
 
 
 def create(world: CrashWorld) -> None:
-    world.deployment(replicas=REPLICAS)
+    world.create(REPLICAS)
 
 
 def create_and_delete(world: CrashWorld) -> None:
     """The deployment goes while its servers are being made."""
     create(world)
-    asyncio.get_running_loop().call_later(1.0, delete, world)
-
-
-def roll(world: CrashWorld) -> None:
-    spec = {"class": {"kind": "MachineClass", "name": "large"}}
-    world.change(WEB, spec={"template": {**TEMPLATE, "spec": spec}})
+    asyncio.get_running_loop().call_later(1.0, world.delete)
 
 
 def scale(world: CrashWorld) -> None:
-    world.change(WEB, spec={"replicas": 1})
-
-
-def delete(world: CrashWorld) -> None:
-    world.server.drop(WEB)
+    world.scale(1)
 
 
 PHASES: Mapping[str, Phase] = {
-    "create": Phase(act=create, replicas=REPLICAS, is_new=True),
+    "create": Phase(act=create, replicas=REPLICAS, is_new=True, least=30),
     "create-and-delete": Phase(act=create_and_delete, replicas=0, is_new=True),
-    "roll": Phase(act=roll, replicas=REPLICAS, class_name="large", ever=2 * REPLICAS),
+    "roll": Phase(
+        act=methodcaller("roll"), replicas=REPLICAS, class_name="large", ever=2 * REPLICAS
+    ),
     "scale": Phase(act=scale, replicas=1),
-    "delete": Phase(act=delete, replicas=0),
+    "delete": Phase(act=methodcaller("delete"), replicas=0, least=30),
 }
 
 
@@ -177,7 +176,7 @@ class Run:
     """
 
     def __init__(self, kind: str, phase: Phase) -> None:
-        self.world = CrashWorld(kind)
+        self.world = WORLDS[kind]()
         self.phase = phase
         self.took_s = float("inf")
         self.problems: list[str] = []
@@ -270,8 +269,9 @@ async def disturb(
     await undisturbed.run()
     assert undisturbed.problems == []
     calls = undisturbed.world.interceptor.calls
+    assert len(calls) >= phase.least
     limit_s = 2 * undisturbed.took_s + LEASE_S
-    tried, failed = 0, list[str]()
+    planned, tried, failed = 0, 0, list[str]()
     for number, fault in enumerate(faults):
         known = [name for side, name in calls if side in fault.sides]
         every = [at for at, name in enumerate(known) if not names or name in names]
@@ -284,42 +284,54 @@ async def disturb(
                 await run.run(fault, at, limit_s)
                 if struck := run.world.interceptor.struck:
                     break
-            tried += bool(struck)
+            planned, tried = planned + 1, tried + bool(struck)
             if run.problems:
                 where = f"{fault.name} at call {position} of {len(known)} ({struck})"
                 failed.append(f"{where}: {'; '.join(run.problems)}")
     print(
         f"{kind}: {tried} runs, {len(failed)} failed, {len(calls)} calls in {undisturbed.took_s} s"
     )
-    assert tried >= len(faults)
+    assert tried == planned >= len(faults)
     assert not failed, "\n".join(failed)
 
 
 @pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", GARDENER)
 async def test_deployment_phase_converges_after_each_fault_once(kind: str, phase: str) -> None:
     """The drivers share the faults of a phase, each phase in another way.
 
     All faults with all drivers: `test_deployment_phase_converges_after_a_fault_at_every_call`.
     """
-    first = (list(KINDS).index(kind) + list(PHASES).index(phase)) % len(KINDS)
-    await disturb(kind, PHASES[phase], list(FAULTS.values())[first :: len(KINDS)], at_most=1)
+    first = (list(GARDENER).index(kind) + list(PHASES).index(phase)) % len(GARDENER)
+    await disturb(kind, PHASES[phase], list(FAULTS.values())[first :: len(GARDENER)], at_most=1)
+
+
+@pytest.mark.row("kubermatic-crash-01")
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("kind", KUBERMATIC)
+async def test_kubermatic_deployment_converges_after_each_fault_once(kind: str, phase: str) -> None:
+    """The drivers and the phases share the faults."""
+    cases = list(product(KUBERMATIC, PHASES))
+    first = cases.index((kind, phase))
+    await disturb(kind, PHASES[phase], list(FAULTS.values())[first :: len(cases)], at_most=1)
 
 
 @pytest.mark.parametrize("fault", ["killed-before", "killed-after"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", WORLDS)
 async def test_server_is_adopted_after_the_leader_crashes_during_creation(
     kind: str, fault: str
 ) -> None:
     """No other server replaces it, and its token is deleted."""
     names = ("create disk", "create server", "PATCH machines", "DELETE secrets")
+    if kind in KUBERMATIC:
+        names = ("create server", "create instance")
     await disturb(kind, PHASES["create"], [FAULTS[fault]], names=names)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", WORLDS)
 async def test_deployment_phase_converges_after_a_fault_at_every_call(
     kind: str, phase: str, fault: str
 ) -> None:
