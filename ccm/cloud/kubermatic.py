@@ -818,7 +818,9 @@ def _cloud_errors(machine: KubermaticMachine, req: MachineRequest) -> Iterator[N
 
 
 def _partial(machine: KubermaticMachine, req: MachineRequest) -> MachineInfo:
-    return MachineInfo(last_known_state=_stored(machine, req))
+    state = _stored(machine, req)
+    # After most errors, a state that the error does not carry is deleted.
+    return MachineInfo(last_known_state=req.last_known_state if state is None else state)
 
 
 def _to_cloud_error(error: Exception) -> errors.CloudError:
@@ -831,10 +833,11 @@ def _to_cloud_error(error: Exception) -> errors.CloudError:
         cloud_error, error = kind(terminal.message), terminal
     else:
         normal = errors.normalize(error)
-        if not isinstance(normal, errors.NotFound):
+        if not isinstance(normal, errors.NotFound | errors.Internal):
             return normal
-        # Only InstanceNotFound is a positive answer; an outage must not look like one.
-        cloud_error = errors.Internal(str(normal))
+        # Only InstanceNotFound is a positive answer; an outage must not look like one. All other
+        # exceptions are transient in this interface, which Internal is not.
+        cloud_error = errors.Unknown(str(normal))
     cloud_error.__cause__ = error
     return cloud_error
 

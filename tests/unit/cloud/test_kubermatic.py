@@ -209,7 +209,7 @@ async def test_state_is_kept_when_the_creation_fails(
 ) -> None:
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr(Acme, "create", _failing_after_update)
-        with pytest.raises(errors.Internal) as raised:
+        with pytest.raises(errors.Unknown) as raised:
             await driver.create_machine(asking(last_known_state='{"step":0}'))
 
     assert partial_info(raised.value).last_known_state == '{"step":1}'
@@ -241,9 +241,10 @@ async def test_terminal_error_keeps_its_reason_and_nothing_is_created(
 ) -> None:
     """The reason is kept when the error is the cause of another error, too."""
     with pytest.raises(kind) as raised:
-        await driver.create_machine(asking(provider_spec=spec))
+        await driver.create_machine(asking(provider_spec=spec, last_known_state='{"step":0}'))
 
     assert kubermatic.reason_of(raised.value) == reason
+    assert partial_info(raised.value).last_known_state == '{"step":0}', "the state is kept"
     assert "create" not in account.calls
 
 
@@ -353,7 +354,7 @@ async def test_only_instance_not_found_is_absence(
     failure.__cause__ = InstanceNotFound()
     account.failure = failure
 
-    with pytest.raises(errors.Internal):
+    with pytest.raises(errors.Unknown):
         await driver.get_machine_status(asking())
 
 
