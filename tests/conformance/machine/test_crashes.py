@@ -16,6 +16,7 @@ from operator import methodcaller
 
 import pytest
 
+from ccm.cloud.kubermatic import Instance, InstanceNotFound, KubermaticMachine
 from ccm.kube.errors import ApiError, Unreachable, from_response
 from ccm.machines import creation
 from ccm.runtime.backoff import RETRY_AFTER_JITTER
@@ -33,6 +34,7 @@ from tests.conformance.machine.crashes import (
 )
 from tests.conformance.machine.crashes import WORLDS as GARDENER
 from tests.conformance.machine.kubermatic_crashes import WORLDS as KUBERMATIC
+from tests.conformance.machine.kubermatic_crashes import Provider
 
 pytestmark = pytest.mark.virtual_time
 
@@ -345,3 +347,20 @@ async def test_duplicate_servers_are_reported_by_the_harness(
     monkeypatch.setattr(creation, "match_marked", lambda *_, **__: (None, ""))
     with pytest.raises(AssertionError, match="servers made twice"):
         await disturb("native", PHASES["create"], [FAULTS["killed-after"]], names=["create server"])
+
+
+async def test_lookups_without_an_answer_are_reported_by_the_harness(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Kubermatic's provider is asked for an instance of a UID before each creation."""
+    real = Provider.get
+
+    async def get(provider: Provider, machine: KubermaticMachine) -> Instance:
+        if not machine.spec.provider_id:
+            raise InstanceNotFound(machine.name)
+        return await real(provider, machine)
+
+    monkeypatch.setattr(Provider, "get", get)
+    faults = [FAULTS["killed-after"]]
+    with pytest.raises(AssertionError, match="servers made twice"):
+        await disturb("kubermatic", PHASES["create"], faults, names=["create server"])
