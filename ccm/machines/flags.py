@@ -54,7 +54,8 @@ class CommonFlags:
     machine_pv_detach_timeout: timedelta = SECTION.flag(
         timedelta(minutes=2),
         "How long a drain waits for a Pod's volumes to be detached, in addition to the Pod's "
-        "grace period. A deletion waits equally long for volumes that a forced drain left attached.",
+        "grace period. A deletion waits equally long for volumes that a forced drain left "
+        "attached.",
         check=not_negative,
     )
     cluster_id: str = OURS.flag(

@@ -71,7 +71,6 @@ class MachineApi:
         other_type: patch of the template's spec that selects another type of the simulated cloud.
         companions: returns controllers of other programs that a cluster with this API has, and that
             the sandbox runs beside the daemon.
-        has_commands: whether `kube-ccm explain` and `kube-ccm rollout` know its objects.
     """
 
     codec: Codec
@@ -84,7 +83,6 @@ class MachineApi:
     deployment: Callable[[int, MachineObjects], Mapping[str, Any]]
     other_type: Mapping[str, Any]
     companions: Callable[[SharedInformers, Client], Sequence[Runnable]] = lambda *_: ()
-    has_commands: bool = True
 
     @property
     def kinds(self) -> Mapping[str, ResourceKind[Any]]:
@@ -185,7 +183,6 @@ APIS: Mapping[str, MachineApi] = {
         companions=lambda informers, client: (
             UserDataWriter(informers, client, KUBERMATIC_NAMESPACE).controller,
         ),
-        has_commands=False,
     ),
 }
 """Value of `--machine-api` -> API."""

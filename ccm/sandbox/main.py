@@ -348,17 +348,15 @@ class Sandbox:
         inside = "" if api.namespace == machineapis.NAMESPACE else f" -n {api.namespace}"
         if has_kubectl:
             yield f"kubectl get machinedeployments,machinesets,machines{inside}"
-        if api.has_commands:
-            yield f"kube-ccm explain machine {machine} {daemon}"
+        yield f"kube-ccm explain machine {machine} {daemon}"
         if has_kubectl:
             yield f"kubectl scale machinedeployment {name}{inside} --replicas=4"
         if has_kubectl and self._simulated:
             changed = {"spec": {"template": {"spec": api.other_type}}}
             patch = json.dumps(changed, separators=(",", ":"))
             yield f"kubectl patch machinedeployment {name}{inside} --type=merge -p '{patch}'"
-        if api.has_commands:
-            yield f"kube-ccm rollout status machinedeployment/{name}"
-            yield f"kube-ccm explain machinedeployment {key} {daemon}"
+        yield f"kube-ccm rollout status machinedeployment/{name}{inside}"
+        yield f"kube-ccm explain machinedeployment {key} {daemon}"
 
     async def _watch_processes(self, stage: _Environment, daemon: process.Child) -> None:
         """Raise StartError with the end of the log when one of our processes exits."""

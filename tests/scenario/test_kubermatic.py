@@ -46,10 +46,10 @@ async def prepare(env: Environment, namespace: str = NAMESPACE) -> None:
             return True
 
         await wait_for(served, f"{one.kind.plural} are served")
-    namespace = {"metadata": {"name": names.BOOTSTRAP_NAMESPACE}}
+    body = {"metadata": {"name": names.BOOTSTRAP_NAMESPACE}}
     # A namespace outlives the test that created it.
     if await env.cluster.get(f"/api/v1/namespaces/{names.BOOTSTRAP_NAMESPACE}") is None:
-        await env.cluster.create("/api/v1/namespaces", namespace)
+        await env.cluster.create("/api/v1/namespaces", body)
     if isinstance(env.server, realserver.RealServer):
         async with servers.connect(env.server) as session:
             await account.install(session, shipped.objects(shipped.KUBERMATIC / "rbac.yaml"))

@@ -487,7 +487,7 @@ class CrashWorld(World):
     base: ClassVar[str]
     controllers: ClassVar[tuple[str, ...]]
     provider: ClassVar = "fake"
-    account_type: ClassVar[Callable[[Interceptor], Any]] = MemoryAccount
+    account_type: ClassVar[type[Any]] = MemoryAccount
 
     def __init__(self, driver: Callable[[Any], Any], *, initializes: bool = True) -> None:
         self.interceptor = Interceptor()

@@ -21,9 +21,9 @@ import msgspec
 from ccm.cloud import Credentials, rest
 from ccm.cloud.configvar import ConfigVarString, Resolver
 from ccm.cloud.kubermatic import (
-    Instance,
     InstanceNotFound,
     KubermaticDriver,
+    KubermaticInstance,
     KubermaticMachine,
     KubermaticMachineSpec,
     ProviderData,
@@ -113,7 +113,7 @@ class Provider:
         token = decode_spec(decode_config(spec.provider_spec), Spec).token
         assert self._resolver.get_string_value(token) == CLOUD_TOKEN
 
-    async def get(self, machine: KubermaticMachine) -> Instance:
+    async def get(self, machine: KubermaticMachine) -> KubermaticInstance:
         for server in await self._servers(machine):
             return _instance(server)
         raise InstanceNotFound(machine.name)
@@ -123,7 +123,7 @@ class Provider:
 
     async def create(
         self, machine: KubermaticMachine, _data: ProviderData, userdata: str
-    ) -> Instance:
+    ) -> KubermaticInstance:
         assert f"hostname: {machine.name}" in userdata
         await self._account.create_disk(machine.name)
         identity = Identity(cluster="", pool="", name=machine.name, uid=machine.uid)
@@ -152,8 +152,8 @@ class Provider:
         return [one for one in servers if one.identity.uid == machine.uid]
 
 
-def _instance(server: Server) -> Instance:
-    return Instance(name=server.name, provider_id=server.provider_id)
+def _instance(server: Server) -> KubermaticInstance:
+    return KubermaticInstance(name=server.name, provider_id=server.provider_id)
 
 
 # --- the simulated cloud --------------------------------------------------------------------------

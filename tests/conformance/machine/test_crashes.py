@@ -16,7 +16,7 @@ from operator import methodcaller
 
 import pytest
 
-from ccm.cloud.kubermatic import Instance, InstanceNotFound, KubermaticMachine
+from ccm.cloud.kubermatic import InstanceNotFound, KubermaticInstance, KubermaticMachine
 from ccm.kube.errors import ApiError, Unreachable, from_response
 from ccm.machines import creation
 from ccm.runtime.backoff import RETRY_AFTER_JITTER
@@ -324,7 +324,7 @@ async def test_server_is_adopted_after_the_leader_crashes_during_creation(
     kind: str, fault: str
 ) -> None:
     """No other server replaces it, and its token is deleted."""
-    names = ("create disk", "create server", "PATCH machines", "DELETE secrets")
+    names: tuple[str, ...] = ("create disk", "create server", "PATCH machines", "DELETE secrets")
     if kind in KUBERMATIC:
         names = ("create server", "create instance")
     await disturb(kind, PHASES["create"], [FAULTS[fault]], names=names)
@@ -355,7 +355,7 @@ async def test_lookups_without_an_answer_are_reported_by_the_harness(
     """Kubermatic's provider is asked for an instance of a UID before each creation."""
     real = Provider.get
 
-    async def get(provider: Provider, machine: KubermaticMachine) -> Instance:
+    async def get(provider: Provider, machine: KubermaticMachine) -> KubermaticInstance:
         if not machine.spec.provider_id:
             raise InstanceNotFound(machine.name)
         return await real(provider, machine)

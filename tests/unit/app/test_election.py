@@ -247,7 +247,7 @@ class Held:
     holder = former_holder = ""
 
     def __init__(self, *_: Any, on_renewed: Any, **_more: Any) -> None:
-        self.renew = lambda: on_renewed(clock.monotonic())
+        self.renew: Callable[[], None] = lambda: on_renewed(clock.monotonic())
 
     async def run(self, lead: Any) -> None:
         self.renew()

@@ -109,7 +109,7 @@ class Kubermatic(World):
             and "deletionTimestamp" not in one["metadata"]
         )
 
-    def roll(self, size: str, revision: str) -> None:
+    def change_template(self, size: str, revision: str) -> None:
         """Change the template; its user data are there at once."""
         template = (self.server.get(WEB) or {})["spec"]["template"]
         template["spec"]["providerSpec"]["value"] = value(size)
@@ -602,7 +602,7 @@ async def test_paused_deployment_is_scaled_and_not_rolled() -> None:
     async with world.running(*ALL):
         await world.settle()
         world.edit(paused=True, replicas=2)
-        world.roll("large", "1")
+        world.change_template("large", "1")
         await world.settle()
         assert world.sizes() == ["small"] * 2
 
@@ -619,7 +619,7 @@ async def test_old_sets_beyond_the_history_limit_are_deleted() -> None:
     async with world.running(*ALL):
         await world.settle()
         for revision, size in (("2", "medium"), ("3", "large"), ("4", "huge")):
-            world.roll(size, revision)
+            world.change_template(size, revision)
             await world.settle(400)
             assert world.sizes() == [size]
         found = world.objects("machinesets")
