@@ -355,7 +355,7 @@ class Sandbox:
             changed = {"spec": {"template": {"spec": api.other_type}}}
             patch = json.dumps(changed, separators=(",", ":"))
             yield f"kubectl patch machinedeployment {name}{inside} --type=merge -p '{patch}'"
-        yield f"kube-ccm rollout status machinedeployment/{name}{inside}"
+        yield f"kube-ccm rollout status machinedeployment/{name}"
         yield f"kube-ccm explain machinedeployment {key} {daemon}"
 
     async def _watch_processes(self, stage: _Environment, daemon: process.Child) -> None:
