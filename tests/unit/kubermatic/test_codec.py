@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -233,6 +235,27 @@ def test_success_clears_the_reason() -> None:
     body = CODEC.machine_status_patch(before, status)["status"]
 
     assert (body["errorReason"], body["errorMessage"], body["phase"]) == (None, None, "Running")
+
+
+@pytest.mark.row("kubermatic-provider-10")
+def test_condition_of_an_invalid_spec_is_replaced_and_removed() -> None:
+    """It keeps its transition time while the message changes."""
+    since = "2026-01-01T00:00:00Z"
+    known = {"type": "SpecValid", "status": "False", "message": "old", "lastTransitionTime": since}
+    before = machine(status={"conditions": [known]})
+    failed = replace(
+        before.status,
+        description="new",
+        code="InvalidArgument",
+        state=OperationState.FAILED.value,
+        kind=OperationType.CREATE.value,
+        updated=datetime(2026, 1, 2, tzinfo=UTC),
+    )
+
+    (condition,) = CODEC.machine_status_patch(before, failed)["status"]["conditions"]
+    assert (condition["message"], condition["lastTransitionTime"]) == ("new", since)
+    passed = replace(before.status, state=OperationState.SUCCESSFUL.value)
+    assert CODEC.machine_status_patch(before, passed)["status"]["conditions"] is None
 
 
 @pytest.mark.parametrize("state", ["", "ordered", '{"b": 1, "a": 2}', '{"a":1}', '"x"', "[1]"])
