@@ -149,8 +149,9 @@ class TerminationQueue:
             async with ConcurrencySlot(self._free) as turn:
                 event = await ongoing.run(machine, turn, lambda: self.add(key))
         except StaleObject:
-            # The change that made the object stale adds the key to the queue.
-            return IDLE
+            # The change that made an object stale adds the key to the queue. But a conflict about a
+            # node may have another reason, and then nothing changes.
+            return ReconcileResult(after_s=SHORT_S, idle=True)
         self._pauses.end(key)
         if event is None or event.after_s is None:
             return DONE

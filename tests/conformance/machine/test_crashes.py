@@ -324,9 +324,9 @@ async def test_server_is_adopted_after_the_leader_crashes_during_creation(
     kind: str, fault: str
 ) -> None:
     """No other server replaces it, and its token is deleted."""
-    names: tuple[str, ...] = ("create disk", "create server", "PATCH machines", "DELETE secrets")
-    if kind in KUBERMATIC:
-        names = ("create server", "create instance")
+    names = ["create server", "create instance"]
+    if kind in GARDENER:
+        names += ["create disk", "PATCH machines", "DELETE secrets"]
     await disturb(kind, PHASES["create"], [FAULTS[fault]], names=names)
 
 

@@ -19,6 +19,7 @@ from ccm.cloud.machines import (
     MachineRequest,
     find_record,
 )
+from ccm.kube.errors import from_response
 from ccm.kubermatic import crds, names
 from ccm.kubermatic.codec import CODEC
 from ccm.testing.apiserver import kinds
@@ -353,6 +354,24 @@ async def test_node_finalizer_alone_deletes_the_node_and_no_vm() -> None:
     assert world.objects("machines") == []
     assert world.node_object(name) == {}
     assert "delete_machine" not in world.driver.calls
+
+
+async def test_conflict_about_a_node_is_repeated_though_nothing_changes() -> None:
+    world = Kubermatic()
+    world.deployment(1)
+    async with world.running(*ALL):
+        await world.settle()
+        world.drains.seconds = 5  # so that no event of an earlier write comes after the refusal
+        refusals = [from_response(409, {}, b"")]
+        world.server.refuse = lambda method, path: (
+            refusals.pop() if refusals and (method, path[:13]) == ("DELETE", NODES_PATH) else None
+        )
+        world.server.drop(WEB)
+        await world.settle(60)
+
+    assert refusals == []
+    assert world.objects("machines") == []
+    assert world.server.list(NODES_PATH) == []
 
 
 @pytest.mark.row("kubermatic-machine-09")
