@@ -204,7 +204,7 @@ async def specs(case: Case) -> CheckFinding:
             try:
                 if codec.user_data(machine, owner, secrets.get) is None:
                     waiting[machine.key] = "the Secret with its user data is missing"
-            except errors.InvalidArgument as error:
+            except (errors.InvalidArgument, errors.Unavailable) as error:
                 waiting[machine.key] = str(error)
     troubles, advice = list[str](), list[str]()
     if foreign:

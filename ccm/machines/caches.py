@@ -18,7 +18,7 @@ from msgspec import structs
 from ccm.base import clock, log
 from ccm.base.backoff import ExponentialBackoff
 from ccm.base.log import Outage
-from ccm.cloud.errors import InvalidArgument
+from ccm.cloud.errors import InvalidArgument, Unavailable
 from ccm.kube.client import Client
 from ccm.kube.errors import KubeError
 from ccm.kube.informer import Informer, SharedInformers
@@ -340,6 +340,8 @@ class Caches:
             found = self._user_data(machine, asked.append)
         except InvalidArgument:
             return ""  # the status of the machine has the error
+        except Unavailable:
+            found = None
         return asked[-1] if found is None else ""
 
     def _user_data(self, machine: Machine, on_read: Callable[[str], None]) -> bytes | None:

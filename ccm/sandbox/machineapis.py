@@ -55,7 +55,7 @@ _ROLLING = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MachineApi:
+class SandboxMachineApi:
     """A machine API.
 
     Attributes:
@@ -156,8 +156,8 @@ def _deployment_in(count: int, objects: MachineObjects) -> Mapping[str, Any]:
     return {**body, "spec": {**(body.get("spec") or {}), "replicas": count}}
 
 
-APIS: Mapping[str, MachineApi] = {
-    GARDENER: MachineApi(
+APIS: Mapping[str, SandboxMachineApi] = {
+    GARDENER: SandboxMachineApi(
         codec=gardener.CODEC,
         definitions=gardener_crds.DEFINITIONS,
         manifests=machinecontrollers.MANIFESTS,
@@ -168,7 +168,7 @@ APIS: Mapping[str, MachineApi] = {
         deployment=_deployment_of_class,
         other_type={"class": {"name": OTHER_CLASS}},
     ),
-    KUBERMATIC: MachineApi(
+    KUBERMATIC: SandboxMachineApi(
         codec=kubermatic.CODEC,
         definitions=kubermatic_crds.DEFINITIONS,
         manifests=kubermaticcontrollers.MANIFESTS,

@@ -20,7 +20,7 @@ from ccm.kube.resources import NAMESPACES, SERVICES, ResourceKind
 from ccm.machines import replicas
 from ccm.model.machines import Machine, MachineDeployment
 from ccm.model.service import TYPE_LOAD_BALANCER
-from ccm.sandbox.machineapis import NAMESPACE, MachineApi, MachineObjects
+from ccm.sandbox.machineapis import NAMESPACE, MachineObjects, SandboxMachineApi
 
 SERVED_S = 30.0
 """Time limit for an API server to serve new CRDs, in seconds."""
@@ -35,7 +35,7 @@ _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _POLL_S = 0.05
 
 
-async def create_crds(client: Client, api: MachineApi) -> None:
+async def create_crds(client: Client, api: SandboxMachineApi) -> None:
     """Create the CRDs of Machines; return when the API server serves them.
 
     Also create the namespace of the user data, if the API has one.
@@ -58,7 +58,9 @@ async def create_crds(client: Client, api: MachineApi) -> None:
             await asyncio.sleep(_POLL_S)
 
 
-async def create(client: Client, api: MachineApi, count: int, objects: MachineObjects) -> None:
+async def create(
+    client: Client, api: SandboxMachineApi, count: int, objects: MachineObjects
+) -> None:
     """Create a MachineDeployment, and before it the other objects that describe its VMs.
 
     Args:
@@ -84,7 +86,7 @@ async def _create(
         await client.resource(kind).create(body, namespace=namespace)
 
 
-async def remove(client: Client, api: MachineApi) -> Sequence[str]:
+async def remove(client: Client, api: SandboxMachineApi) -> Sequence[str]:
     """Delete all Machines and their owners, and wait for the VMs to disappear.
 
     Returns:
@@ -115,7 +117,7 @@ def rollout_summary(obj: MachineDeployment) -> str:
     )
 
 
-def read_objects(api: MachineApi, text: bytes) -> MachineObjects:
+def read_objects(api: SandboxMachineApi, text: bytes) -> MachineObjects:
     """Parse a file with one object that describes VMs, and its Secrets.
 
     Raises:
@@ -155,7 +157,7 @@ def provider_ids_by_node(machines: Iterable[Machine]) -> Mapping[str, str]:
     }
 
 
-async def _delete_all(client: Client, api: MachineApi) -> Sequence[str]:
+async def _delete_all(client: Client, api: SandboxMachineApi) -> Sequence[str]:
     """Delete all remaining objects, owners first.
 
     Returns the names of the Machines that remain; if there are none, of the owners that remain.

@@ -355,7 +355,8 @@ class Sandbox:
             changed = {"spec": {"template": {"spec": api.other_type}}}
             patch = json.dumps(changed, separators=(",", ":"))
             yield f"kubectl patch machinedeployment {name}{inside} --type=merge -p '{patch}'"
-        yield f"kube-ccm rollout status machinedeployment/{name}"
+        apart = f" --namespace={api.namespace}" if inside else ""
+        yield f"kube-ccm rollout status machinedeployment/{name}{apart}"
         yield f"kube-ccm explain machinedeployment {key} {daemon}"
 
     async def _watch_processes(self, stage: _Environment, daemon: process.Child) -> None:

@@ -94,7 +94,7 @@ host: {{ . | quote }}
 {{- if and (or .Values.machines.enabled .Values.kubermatic.enabled) (not (hasKey .Values.extraArgs "controllers")) }}
 - --controllers=*
 {{- if .Values.machines.enabled }},machine,machineclass,machinesafety,machineset,machinedeployment,machineovershoot{{ end }}
-{{- if .Values.kubermatic.enabled }},kubermaticmachine,kubermaticmachineset,kubermaticmachinedeployment{{ end }}
+{{- if .Values.kubermatic.enabled }},kubermaticmachine,kubermaticmachineset,kubermaticmachinedeployment,nodecsrapprover{{ end }}
 {{- end }}
 {{- if .Values.machines.enabled }}
 - --namespace={{ .Values.machines.namespace }}

@@ -464,7 +464,6 @@ def test_update_to_the_template_without_its_defaults_starts_no_rollout() -> None
         (change("providerSpec", {}), "spec.providerSpec.value is missing"),
         (change("providerSpec.value.cloudProvder", "x"), "cloudProvder: unknown field"),
         (change("providerSpec.value.cloudProvider", "acme"), "cloudProvider is 'acme'; it must be"),
-        (change("providerSpec.value.cloudProvider", "packet"), "cloudProvider is 'packet'"),
         (change("providerSpec.value.operatingSystem", "beos"), "operatingSystem is 'beos'"),
         (change("versions", {}), "spec.versions.kubelet is ''; it must be a version"),
         (
