@@ -72,11 +72,20 @@ async def create(
     Raises:
         KubeError: a request failed.
     """
+    await describe(client, api, objects)
     deployments = api.codec.machine_deployments
-    others = [body for body in objects if body["kind"] != deployments.kind]
-    for body in others:
-        await _create(client, api.kinds[body["kind"]], body, api.namespace)
     await _create(client, deployments, api.deployment(count, objects), api.namespace)
+
+
+async def describe(client: Client, api: MachineApi, objects: MachineObjects) -> None:
+    """Create the objects that describe VMs, except a MachineDeployment.
+
+    Raises:
+        KubeError: a request failed.
+    """
+    for body in objects:
+        if body["kind"] != api.codec.machine_deployments.kind:
+            await _create(client, api.kinds[body["kind"]], body, api.namespace)
 
 
 async def _create(

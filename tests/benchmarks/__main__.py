@@ -23,6 +23,7 @@ SCENARIOS: dict[str, Callable[[World], Awaitable[dict[str, Any]]]] = {
     "machines": machine_pool.fifty,
     "rollout": rollouts.rollout,
     "many-rollouts": rollouts.many_rollouts,
+    "kubermatic-rollout": rollouts.kubermatic_rollout,
     "memory": scenarios.memory,
     "stall": scenarios.stall,
 }

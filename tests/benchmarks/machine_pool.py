@@ -7,21 +7,16 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from ccm.base import tasks
-from ccm.gardener.codec import MACHINE_CLASSES, MACHINES
+from ccm.gardener.codec import MACHINES
 from ccm.gardener.names import CLASS_KIND
 from ccm.kube.client import Client
-from ccm.kube.config import ClusterConfig
-from ccm.kube.credentials import StaticCredentials, TlsSettings, bearer
-from ccm.kube.errors import AlreadyExists
 from ccm.kube.informer import SharedInformers
-from ccm.kube.resources import NODES, SECRETS, ResourceKind
-from ccm.kube.transport import Transport
+from ccm.kube.resources import NODES
 from ccm.model.machines import Machine
 from ccm.sandbox import GARDENER, cloud, kubelet, machineapis, machines
 from tests.benchmarks import proc, ticking
@@ -80,10 +75,7 @@ class Pool:
 
     async def _create(self, count: int) -> None:
         """Machines without a set: only the machine controller is measured."""
-        for one in self.made_of:
-            kind: ResourceKind[Any] = SECRETS if one["kind"] == "Secret" else MACHINE_CLASSES
-            with contextlib.suppress(AlreadyExists):
-                await self.client.resource(kind).create(one, namespace=machineapis.NAMESPACE)
+        await machines.describe(self.client, machineapis.APIS[GARDENER], self.made_of)
         spec = {"class": {"kind": CLASS_KIND, "name": machineapis.CLASS}}
 
         async def make(name: str) -> None:
@@ -97,20 +89,11 @@ class Pool:
 @contextlib.asynccontextmanager
 async def pool(world: World, look_s: float = LOOK_S) -> AsyncIterator[Pool]:
     """CRDs, a class, and a kubelet for each VM of the cloud."""
-    config = yaml.safe_load(Path(world.cloud_config).read_text())
-    cluster = ClusterConfig(
-        server=world.server.url,
-        credentials=StaticCredentials(bearer(world.server.token)),
-        tls=TlsSettings(authorities=world.server.ca_file.read_bytes()),
-    )
-    async with (
-        Transport(cluster, user_agent="benchmark") as transport,
-        cloud.open_admin(config["url"], config["token"]) as admin,
-    ):
-        client = Client(transport)
+    url = yaml.safe_load(world.cloud_config.read_text())["url"]
+    async with world.client() as client, cloud.open_admin(url, world.token) as admin:
         api = machineapis.APIS[GARDENER]
         await machines.create_crds(client, api)
-        found = Pool(client, admin, api.simulated(config["token"]))
+        found = Pool(client, admin, api.simulated(world.token))
         informers = SharedInformers(client)
         informers.informer_for(MACHINES, namespace=machineapis.NAMESPACE).add_handler(
             name="pool",

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 
-import yaml
-
+from ccm.base import tasks
+from ccm.kube.informer import SharedInformers
+from ccm.sandbox import machines
 from tests.benchmarks import proc
 from tests.benchmarks.world import World
-from tests.scenario import harness
-from tests.scenario.machines import ALL_CONTROLLERS, SIM, Fleet, make_class, sim_secret
+from tests.scenario import kubermatic
+from tests.scenario.machines import GARDENER_FLEET, Fleet, FleetApi
+from tests.waiting import DEADLINE_S
 
 BOOT_S = 2.0
 SURGE, UNAVAILABLE = 5, 2
@@ -20,32 +23,33 @@ FEW = 10
 LIMIT_S = 900.0
 FLAGS = (
     "--kube-api-qps=-1",
-    f"--controllers={','.join(ALL_CONTROLLERS)}",
     "--machine-concurrent-syncs=100",
     "--secure-port=0",
 )
+PHASES = ("create", "roll", "scale", "delete")
 _WRITES = frozenset({"create", "update", "patch", "delete"})
 
 
-async def rollout(world: World, *, count: int = 50) -> dict[str, Any]:
+async def rollout(
+    world: World, *, count: int = 50, api: FleetApi = GARDENER_FLEET
+) -> dict[str, Any]:
     """The life of a deployment, with bounds as a watch shows them."""
-    cloud = yaml.safe_load(Path(world.cloud_config).read_text())
-    fleet = Fleet(world.api, boot_s=BOOT_S)
-    await harness.define(world.api)
-    for kind in ("one", "two"):
-        await make_class(fleet.cluster, kind, SIM, sim_secret(cloud["token"]))
-    async with fleet.at_work(), world.leader("machines.log", *FLAGS) as daemon:
+    fleet, (first, second) = Fleet(world.api, boot_s=BOOT_S, api=api), api.kinds
+    aliases = [one.alias for one in api.api.manifests.values()]
+    flags = (f"--controllers={','.join(aliases)}", *FLAGS)
+    log = f"{api.api.codec.prefix}machines.log"
+    async with _prepared(world, api), fleet.at_work(), world.leader(log, *flags) as daemon:
         figures: dict[str, Any] = {"machines": count}
-        await fleet.deploy(count, kind="one", surge=SURGE, unavailable=UNAVAILABLE)
-        figures["create"] = await _measured(world, daemon, fleet, "one", count, count)
+        await fleet.deploy(count, kind=first, surge=SURGE, unavailable=UNAVAILABLE)
+        figures["create"] = await _measured(world, daemon, fleet, first, count, count)
         await asyncio.sleep(2)
-        await fleet.roll("two")
-        figures["roll"] = await _measured(world, daemon, fleet, "two", count, count)
+        await fleet.roll(second)
+        figures["roll"] = await _measured(world, daemon, fleet, second, count, count)
         await asyncio.sleep(2)
         await fleet.edit(replicas=FEW)
-        figures["scale"] = await _measured(world, daemon, fleet, "two", FEW, count - FEW)
+        figures["scale"] = await _measured(world, daemon, fleet, second, FEW, count - FEW)
         await fleet.delete()
-        figures["delete"] = await _measured(world, daemon, fleet, "two", 0, FEW)
+        figures["delete"] = await _measured(world, daemon, fleet, second, 0, FEW)
         async with world.cloud.get("/admin/snapshot") as response:
             figures["vms_left"] = len((await response.json())["instances"])
         figures["peak_rss_mib"] = round(proc.usage(daemon.pid).peak_mib, 1)
@@ -56,6 +60,34 @@ async def rollout(world: World, *, count: int = 50) -> dict[str, Any]:
 async def many_rollouts(world: World) -> dict[str, Any]:
     """The same with 200."""
     return await rollout(world, count=200)
+
+
+async def kubermatic_rollout(world: World) -> dict[str, Any]:
+    """The same with Gardener's and then with Kubermatic's objects, and the ratios of the times."""
+    gardener = await rollout(world)
+    ours = await rollout(world, api=kubermatic.FLEET)
+    ratios = {each: round(ours[each]["wall_s"] / gardener[each]["wall_s"], 2) for each in PHASES}
+    return {"gardener": gardener, "kubermatic": ours, "wall_ratios": ratios}
+
+
+@contextlib.asynccontextmanager
+async def _prepared(world: World, api: FleetApi) -> AsyncIterator[None]:
+    """CRDs, objects that describe VMs, and the other programs that the API group needs."""
+    async with world.client() as client:
+        await machines.create_crds(client, api.api)
+        await machines.describe(client, api.api, api.api.simulated(world.token))
+        informers = SharedInformers(client)
+        companions = api.api.companions(informers, client)
+        works = [informers.run(), *(one.run() for one in companions)]
+        running = [tasks.spawn(work, name="companions") for work in works]
+        try:
+            await informers.wait_synced(DEADLINE_S)
+            yield
+            for task in running:
+                if task.done():
+                    task.result()
+        finally:
+            await tasks.cancel_and_join(*running)
 
 
 async def _measured(

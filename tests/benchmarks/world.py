@@ -17,7 +17,12 @@ from subprocess import PIPE
 from typing import Any
 
 import aiohttp
+import yaml
 
+from ccm.kube.client import Client
+from ccm.kube.config import ClusterConfig
+from ccm.kube.credentials import StaticCredentials, TlsSettings, bearer
+from ccm.kube.transport import Transport
 from ccm.sandbox import realserver
 from tests.benchmarks import proc
 from tests.envtest import assets
@@ -43,6 +48,22 @@ class World:
     def flags(self) -> tuple[str, str]:
         """The daemon's flags about the cloud."""
         return f"--cloud-config={self.cloud_config}", "--cloud-provider=sim"
+
+    @property
+    def token(self) -> str:
+        """Token of the simulated cloud."""
+        return str(yaml.safe_load(self.cloud_config.read_text())["token"])
+
+    @contextlib.asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        """A client of the API server, without a limit of requests."""
+        cluster = ClusterConfig(
+            server=self.server.url,
+            credentials=StaticCredentials(bearer(self.server.token)),
+            tls=TlsSettings(authorities=self.server.ca_file.read_bytes()),
+        )
+        async with Transport(cluster, user_agent="benchmark") as transport:
+            yield Client(transport)
 
     @contextlib.asynccontextmanager
     async def leader(

@@ -8,10 +8,10 @@ from typing import Any
 
 from ccm.app.kubermaticcontrollers import MANIFESTS
 from ccm.kubermatic import crds, names
-from ccm.sandbox import realserver
+from ccm.sandbox import KUBERMATIC, cloud, machineapis, realserver
 from tests import servers
 from tests.manifests import account, shipped
-from tests.scenario import harness
+from tests.scenario import harness, machines
 from tests.scenario.harness import Cluster, Environment
 
 NAMESPACE = shipped.NAMESPACE
@@ -56,3 +56,20 @@ async def write_user_data(cluster: Cluster, deployment: str, revision: int = 1) 
 def phase(machine: Mapping[str, Any]) -> str:
     """The phase of a machine; empty: none yet."""
     return str(machine.get("status", {}).get("phase", ""))
+
+
+def _spec(machine_type: str) -> Mapping[str, Any]:
+    """The spec of a machine of the simulated cloud."""
+    body = FLEET.api.deployment(0, FLEET.api.simulated(""))
+    spec: dict[str, Any] = body["spec"]["template"]["spec"]
+    spec["providerSpec"]["value"]["cloudProviderSpec"]["machineType"] = machine_type
+    return spec
+
+
+FLEET = machines.FleetApi(
+    api=machineapis.APIS[KUBERMATIC],
+    phase=phase,
+    kinds=(cloud.TYPES[0], cloud.TYPES[-1]),
+    kind=lambda spec: str(spec["providerSpec"]["value"]["cloudProviderSpec"]["machineType"]),
+    spec=_spec,
+)

@@ -27,7 +27,7 @@ from ccm.kube.config import load
 from ccm.kube.informer import SharedInformers
 from ccm.kube.transport import Transport
 from ccm.model import names
-from ccm.sandbox import kubelet, realserver
+from ccm.sandbox import GARDENER, kubelet, machineapis, realserver
 from ccm.testing.fake_api import FakeApi
 from tests import servers
 from tests.envtest import assets, controllers
@@ -331,19 +331,61 @@ async def life(
 # --- a deployment ---------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, kw_only=True)
+class FleetApi:
+    """An API group, as a fleet needs it.
+
+    Attributes:
+        api: kinds, namespace and controllers.
+        phase: returns the phase of a Machine.
+        kinds: two classes or types of Machines that `api.simulated` describes.
+        kind: returns the class or the type that the spec of a Machine names.
+        spec: returns the spec of a Machine of a class or a type.
+    """
+
+    api: machineapis.MachineApi
+    phase: Callable[[Mapping[str, Any]], str]
+    kinds: tuple[str, str]
+    kind: Callable[[Mapping[str, Any]], str]
+    spec: Callable[[str], Mapping[str, Any]]
+
+    @property
+    def version(self) -> str:
+        """`apiVersion` of the objects."""
+        return f"{self.api.codec.machines.group}/{self.api.codec.machines.version}"
+
+    @property
+    def path(self) -> str:
+        """Path of the namespace of the objects."""
+        return f"/apis/{self.version}/namespaces/{self.api.namespace}"
+
+
+GARDENER_FLEET = FleetApi(
+    api=machineapis.APIS[GARDENER],
+    phase=phase,
+    kinds=(machineapis.CLASS, machineapis.OTHER_CLASS),
+    kind=lambda spec: str(spec["class"]["name"]),
+    spec=of,
+)
+
+
 class Fleet:
     """The deployment `workers`; its machines become nodes `boot_s` after they have VMs.
 
     Attributes:
+        path: of the deployment.
         most: most machines at once since `watch_bounds`, without those on their way out.
         least: fewest that ran.
     """
 
-    PATH = f"{DEPLOYMENTS}/workers"
-
-    def __init__(self, session: aiohttp.ClientSession, *, boot_s: float) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, *, boot_s: float, api: FleetApi = GARDENER_FLEET
+    ) -> None:
         self.cluster = Cluster(session)
+        self.path = f"{api.path}/machinedeployments/workers"
         self._session = session
+        self._api = api
+        self._machines_path = f"{api.path}/machines"
         self._boot_s = boot_s
         self._machines: dict[str, dict[str, Any]] = {}
         self._joining: dict[str, asyncio.Task[None]] = {}
@@ -364,30 +406,32 @@ class Fleet:
     async def deploy(self, replicas: int, *, kind: str, surge: int, unavailable: int) -> None:
         """Make the deployment."""
         strategy = rolling(surge, unavailable)
-        body = group("MachineDeployment", "workers", replicas, kind, strategy=strategy)
-        await self.cluster.create(DEPLOYMENTS, body)
+        body = group("MachineDeployment", "workers", replicas, strategy=strategy)
+        body["apiVersion"] = self._api.version
+        body["spec"]["template"]["spec"] = self._api.spec(kind)
+        await self.cluster.create(f"{self._api.path}/machinedeployments", body)
 
     async def roll(self, kind: str) -> None:
-        """Machines of another class from now on."""
-        await self.edit(template={"spec": {"class": {"name": kind}}})
+        """Machines of another class or type from now on."""
+        await self.edit(template={"spec": self._api.spec(kind)})
 
     async def edit(self, **spec: Any) -> None:
         """Edit the deployment."""
-        await self.cluster.patch(self.PATH, {"spec": spec}, kind="merge")
+        await self.cluster.patch(self.path, {"spec": spec}, kind="merge")
 
     async def scale(self, replicas: int) -> None:
         """Scale the deployment, as `kubectl scale` does."""
         await self.cluster.patch(
-            f"{self.PATH}/scale", {"spec": {"replicas": replicas}}, kind="merge"
+            f"{self.path}/scale", {"spec": {"replicas": replicas}}, kind="merge"
         )
 
     async def delete(self) -> None:
         """Delete the deployment."""
-        await self.cluster.delete(self.PATH)
+        await self.cluster.delete(self.path)
 
     async def said(self) -> dict[str, Any]:
         """The status of the deployment; empty: gone."""
-        found = await self.cluster.get(self.PATH) or {}
+        found = await self.cluster.get(self.path) or {}
         return dict(found.get("status", {}))
 
     def watch_bounds(self) -> None:
@@ -407,11 +451,11 @@ class Fleet:
         return time.monotonic() - began
 
     def kinds(self) -> dict[str, dict[str, int]]:
-        """Machines by class and phase; those in deletion count as `gone`."""
+        """Machines by class or type, and phase; those in deletion count as `gone`."""
         found: dict[str, dict[str, int]] = {}
         for one in self._machines.values():
-            phases = found.setdefault(one["spec"]["class"]["name"], {})
-            now = "gone" if _is_going(one) else phase(one)
+            phases = found.setdefault(self._api.kind(one["spec"]), {})
+            now = "gone" if _is_going(one) else self._api.phase(one)
             phases[now] = phases.get(now, 0) + 1
         return found
 
@@ -421,12 +465,18 @@ class Fleet:
 
     async def _watch(self) -> None:
         while True:
-            async with self._session.get(MACHINES) as response:
+            async with self._session.get(self._machines_path) as response:
                 listed = await response.json()
-            self._machines = {one["metadata"]["name"]: one for one in listed["items"] or ()}
+            # The API server may end a watch at any time: what happened since is only in the list.
+            here = {one["metadata"]["name"]: one for one in listed["items"] or ()}
+            for gone in [one for name, one in self._machines.items() if name not in here]:
+                self._seen("DELETED", gone)
+            for one in here.values():
+                self._seen("ADDED", one)
             query = {"watch": "1", "resourceVersion": listed["metadata"]["resourceVersion"]}
             limit = aiohttp.ClientTimeout(total=None)
-            async with self._session.get(MACHINES, params=query, timeout=limit) as response:
+            watch = self._session.get(self._machines_path, params=query, timeout=limit)
+            async with watch as response:
                 async for line in response.content:
                     event = json.loads(line)
                     if event["type"] not in ("ADDED", "MODIFIED", "DELETED"):
@@ -454,7 +504,7 @@ class Fleet:
 
     def _counts(self) -> tuple[int, int]:
         here = [one for one in self._machines.values() if not _is_going(one)]
-        return len(here), sum(phase(one) == "Running" for one in here)
+        return len(here), sum(self._api.phase(one) == "Running" for one in here)
 
 
 def _is_going(machine: Mapping[str, Any]) -> bool:
