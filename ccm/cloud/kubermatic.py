@@ -44,6 +44,7 @@ from ccm.cloud.machines import (
     Identity,
     ListMachinesRequest,
     MachineInfo,
+    MachineMetrics,
     MachineMetricsUpdate,
     MachineRecord,
     MachineRequest,
@@ -940,6 +941,8 @@ class KubermaticDriver(Driver[Any]):
         self._validations = ValidationCache()
         self.provider_names = driver.provider_names
         self.csi_driver = driver.csi_driver
+        self.finds_by_name = driver.finds_by_name
+        self.lists_machines = driver.lists_machines
         self._environ = environ
         if isinstance(driver, MachineMetricsUpdate):
             # An attribute, so that the wrapper has the optional interface only if the driver has.
@@ -1022,8 +1025,9 @@ class KubermaticDriver(Driver[Any]):
             native = self._spec(spec, Credentials({}), strict=True)
         except (TerminalError, errors.CloudError):
             return {"size": ""}
-        labels: Mapping[str, str] = self.spi.machine_metrics_labels(native)
-        return labels
+        if not isinstance(self.spi, MachineMetrics):
+            return {"size": ""}
+        return self.spi.machine_metrics_labels(native)
 
     async def _set_metrics_for_machines(self, requests: Sequence[MachineRequest]) -> None:
         converted = []

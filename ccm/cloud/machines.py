@@ -493,8 +493,8 @@ class Driver(Generic[S]):
     """
 
     csi_driver = ""
-    finds_by_name: ClassVar[bool] = False
-    lists_machines: ClassVar[bool] = True
+    finds_by_name: bool = False
+    lists_machines: bool = True
     provider_names: Collection[str] = ()
 
     def __init__(self, spi: S) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from ccm.cloud.configvar import references
+from ccm.cloud.errors import code_of, parse_error
 from ccm.cloud.kubermatic import ErrorReason
 from ccm.kubermatic import names
 from ccm.kubermatic import types as documents
@@ -32,6 +33,7 @@ from ccm.model.machines import (
     MachineDeployment,
     MachineSet,
     MachineStatus,
+    OperationState,
     SetStatus,
     Strategy,
     Template,
@@ -157,7 +159,7 @@ def _status(obj: documents.Machine) -> MachineStatus:
     return MachineStatus(
         phase=to_phase(status.phase or ""),
         description=last.description,
-        code=CODES.get(status.error_reason, "") if status.error_reason else "",  # type: ignore[call-overload]
+        code=_code(status, last),
         state=last.state,
         kind=last.type,
         since=parse_optional_time(status.last_updated),
@@ -170,6 +172,17 @@ def _status(obj: documents.Machine) -> MachineStatus:
             if condition.type != CONDITION_SPEC_VALID
         ),
     )
+
+
+def _code(status: documents.MachineStatus, last: documents.LastOperation) -> str:
+    """Return the error code of the last operation; empty = none.
+
+    Several codes share an `errorReason`, and transient errors have none, so the description counts
+    first. With another code than the stored one, a status would be written at each retry.
+    """
+    if last.state == OperationState.FAILED.value and (error := parse_error(last.description)):
+        return code_of(error).name
+    return CODES.get(status.error_reason, "") if status.error_reason else ""  # type: ignore[call-overload]
 
 
 def _known_state(state: Any) -> str:

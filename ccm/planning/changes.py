@@ -20,7 +20,7 @@ from ccm.app.machineapis import APIS
 from ccm.base import redact
 from ccm.base.parsing import format_duration
 from ccm.cloud.interface import LoadBalancer, Routes
-from ccm.cloud.machines import MachineDriver
+from ccm.cloud.machines import MachineDriver, UIDMigration
 from ccm.model import Node, Secret
 from ccm.model.machines import document_of
 from ccm.model.meta import KubeObject
@@ -35,6 +35,7 @@ _REMOVE = LoadBalancer.ensure_load_balancer_deleted.__name__
 _ROUTE = Routes.create_route.__name__
 _CREATE = MachineDriver.create_machine.__name__
 _INITIALIZE = MachineDriver.initialize_machine.__name__
+_MIGRATE = UIDMigration.migrate_uid.__name__
 
 BALANCER, MEMBERS, ROUTE = "load balancer", "members of the load balancer", "route"
 VM = "VM"
@@ -203,6 +204,8 @@ def call_change(
         action, new = ChangeKind.CREATE, f"of {owner} {arguments['req'].identity.pool}"
     elif verb == _INITIALIZE:
         new = "initialised"
+    elif verb == _MIGRATE:
+        new = "with the new UID of its machine"
     elif "req" in arguments:
         action, old = ChangeKind.DELETE, arguments["req"].provider_id or None
     elif verb == _ROUTE:

@@ -115,7 +115,9 @@ def test_values_of_kubermatic_become_flags_and_namespaces(tmp_path: Path) -> Non
     ) == ("kube-public", "blue", "kube-node-lease")
     assert found.keys() == {"", "kube-public", "cloud-init-settings", "kube-node-lease"}
     running = {manifest.alias for manifest in controllers.enabled(chosen.controllers)}
-    assert running >= {"machine", "kubermaticmachine", "kubermaticmachineset", "service"}
+    kubermatic = ("machine", "machineset", "machinedeployment")
+    assert running >= {"machine", "service", "nodecsrapprover"}
+    assert running >= {f"kubermatic{kind}" for kind in kubermatic}
 
 
 def by_name(objects: list[Object]) -> Mapping[tuple[str, str, str], Object]:

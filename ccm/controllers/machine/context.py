@@ -8,6 +8,7 @@ from typing import Protocol
 
 from ccm.base import log
 from ccm.cloud.errors import FailedPrecondition
+from ccm.cloud.helpers import is_label_value
 from ccm.cloud.machines import UIDMigration
 from ccm.controllers.machine.tokens import Tokens
 from ccm.kube.resources import NODES, SECRETS
@@ -129,12 +130,18 @@ class MachineContext:
         """Let the VM of a restored machine carry its present UID; return the machine's new version.
 
         Raises:
-            FailedPrecondition: the former UID is that of another Machine.
+            FailedPrecondition: the former UID is invalid, or that of another Machine.
             CloudError: the call failed.
             StaleObject, KubeError: the annotation with the former UID was not removed.
         """
         name = self.settings.names.former_uid
         former = machine.annotation(name)
+        if not (former and is_label_value(former)):
+            # An empty label value would match the VMs of no machine.
+            raise FailedPrecondition(
+                f"annotation {name} is {former!r}; set it to the former UID of the Machine, or "
+                "remove it"
+            )
         for other in self.caches.machines.store.list():
             if other.uid == former != machine.uid:
                 # Otherwise permission to edit one machine would be enough to take all VMs.

@@ -411,6 +411,30 @@ async def test_restored_machine_gives_its_uid_to_its_vm_before_it_is_looked_up()
     assert "create_machine" not in world.driver.calls
 
 
+@pytest.mark.row("kubermatic-machine-09")
+@pytest.mark.parametrize("former", ["", "a,b", "not a UID"])
+async def test_annotation_without_a_former_uid_takes_no_vm(former: str) -> None:
+    world = Kubermatic()
+    moves: list[str] = []
+
+    async def migrate_uid(_req: MachineRequest, uid: str) -> None:
+        moves.append(uid)
+
+    world.driver.migrate_uid = migrate_uid  # type: ignore[attr-defined]
+    world.deployment(0)
+    template = {**(world.server.get(WEB) or {})["spec"]["template"]["spec"]}
+    notes = {names.ANNOTATION_FORMER_UID: former}
+    meta = {"name": "web-1", "annotations": notes}
+    world.server.put(f"{BASE}/machines", {"metadata": meta, "spec": template})
+    async with world.running(*ALL):
+        await advance(60)
+        (found,) = world.objects("machines")
+
+    assert moves == []
+    assert "set it to the former UID" in found["status"]["errorMessage"]
+    assert world.driver.vms == {}
+
+
 @pytest.mark.row("kubermatic-machine-11")
 @pytest.mark.parametrize("skips", [True, False])
 async def test_annotated_node_is_not_drained(*, skips: bool) -> None:
@@ -494,6 +518,38 @@ async def test_transient_error_of_a_creation_is_shown_and_retried() -> None:
         world.driver.faults.clear()
         await world.settle()
         assert world.sizes() == ["small"]
+
+
+@pytest.mark.row("kubermatic-machine-16")
+@pytest.mark.parametrize("error", [errors.Unavailable, errors.Unauthenticated, errors.OutOfRange])
+async def test_repeated_error_of_a_creation_is_written_once(
+    error: type[errors.CloudError],
+) -> None:
+    world = Kubermatic()
+    world.driver.faults["create_machine"] = error("no")
+    world.deployment(1)
+    async with world.running(*ALL):
+        await advance(60)
+        (before,) = world.objects("machines")
+        called = world.driver.calls["create_machine"]
+        await advance(1200)
+
+        assert world.driver.calls["create_machine"] > called
+        assert world.objects("machines") == [before]
+
+
+@pytest.mark.row("kubermatic-machine-16")
+async def test_machine_that_waits_for_user_data_is_written_once() -> None:
+    world = Kubermatic()
+    world.user_data("7")
+    world.deployment(1)
+    async with world.running(*ALL):
+        await advance(60)
+        (before,) = world.objects("machines")
+        assert "is of revision 7" in before["status"]["lastOperation"]["description"]
+        await advance(1200)
+
+        assert world.objects("machines") == [before]
 
 
 @pytest.mark.row("kubermatic-machine-17")

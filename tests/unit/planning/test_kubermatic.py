@@ -178,3 +178,34 @@ def test_missing_crds_are_reported_with_their_manifest() -> None:
     assert texts == {
         "waiting: the CRDs of Machines are missing; apply manifests/kubermatic-crds.yaml"
     }
+
+
+async def restored() -> Kubermatic:
+    """A machine that was restored with another UID than its VM bears."""
+    world = await settled()
+    (found,) = world.objects("machines")
+    meta = {key: found["metadata"][key] for key in ("name", "labels", "ownerReferences")}
+    notes = {names.ANNOTATION_FORMER_UID: found["metadata"]["uid"]}
+    world.server.unmake(f"{BASE}/machines/{meta['name']}")
+    del found["spec"]["providerID"]
+    world.server.put(
+        f"{BASE}/machines", {"metadata": {**meta, "annotations": notes}, "spec": found["spec"]}
+    )
+    return world
+
+
+@pytest.mark.row("kubermatic-command-02", "kubermatic-machine-09")
+def test_plan_of_a_restored_machine_keeps_its_vm() -> None:
+    world = run(restored())
+
+    async def migrate_uid(req: MachineRequest, former: str) -> None:
+        raise AssertionError(req, former)
+
+    world.driver.migrate_uid = migrate_uid  # type: ignore[attr-defined]
+
+    found = planned(world)
+
+    subject = f"{MACHINE} default/{name_of(world)}"
+    assert clouds(found) == [(subject, ChangeKind.CHANGE)]
+    assert "~ VM: with the new UID of its machine" in told(found)[subject]
+    assert found.deletions == []
