@@ -37,7 +37,7 @@ from datetime import datetime
 from enum import Enum
 from functools import cached_property
 from hashlib import sha256
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 

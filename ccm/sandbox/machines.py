@@ -77,7 +77,7 @@ async def create(
     await _create(client, deployments, api.deployment(count, objects), api.namespace)
 
 
-async def describe(client: Client, api: MachineApi, objects: MachineObjects) -> None:
+async def describe(client: Client, api: SandboxMachineApi, objects: MachineObjects) -> None:
     """Create the objects that describe VMs, except a MachineDeployment.
 
     Raises:

@@ -343,7 +343,7 @@ class FleetApi:
         spec: returns the spec of a Machine of a class or a type.
     """
 
-    api: machineapis.MachineApi
+    api: machineapis.SandboxMachineApi
     phase: Callable[[Mapping[str, Any]], str]
     kinds: tuple[str, str]
     kind: Callable[[Mapping[str, Any]], str]
