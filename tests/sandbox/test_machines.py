@@ -110,6 +110,7 @@ def test_machines_of_kubermatic_get_vms_and_nodes_scale_roll_and_are_replaced(
         key, provider, _, node, *_ = row.split()
         assert (key, provider) == (f"machine.cluster.k8s.io/{node}", "sim")
     assert "machinedeployment.cluster.k8s.io/workers scaled" in said
+    assert '"workers" is rolled out' in said
     assert set(rolled.split()) == {"large"}
     assert sandbox.lines[-1].startswith("done: 3 machines run, 4 nodes initialised, ")
     assert set(leftovers(home)) <= {str(home / "of-kubectl")}

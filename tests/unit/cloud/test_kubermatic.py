@@ -685,3 +685,17 @@ async def test_driver_has_metrics_for_machines_only_if_it_implements_them(
     assert not hasattr(plain, "set_metrics_for_machines")
     silent = to_kubermatic(Native(account), lambda _: SECRET, {}, cluster="c1")
     await silent.set_metrics_for_machines([machine()])
+
+
+def test_driver_keeps_the_abilities_of_the_wrapped_driver(account: AcmeCloud) -> None:
+    class Nameless(Native):
+        finds_by_name = True
+        lists_machines = False
+        machine_metrics_labels = None  # type: ignore[assignment]
+
+    wrapped = kubermatic.KubermaticDriver(Nameless(account), {})
+
+    assert (wrapped.finds_by_name, wrapped.lists_machines) == (True, False)
+    assert wrapped.machine_metrics_labels(
+        sized("big") | {"cloudProviderSpec": {"size": "big"}}
+    ) == {"size": ""}
