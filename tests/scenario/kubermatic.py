@@ -46,11 +46,13 @@ async def write_user_data(cluster: Cluster, deployment: str, revision: int = 1) 
         "name": name,
         "annotations": {names.ANNOTATION_BOOTSTRAP_REVISION: str(revision)},
     }
+    text = f"#cloud-config\n# of revision {revision}\n"
+    data = {names.BOOTSTRAP_KEY: base64.b64encode(text.encode()).decode()}
+    body = {"metadata": metadata, "data": data}
     if revision > 1:
-        await cluster.patch(f"{BOOTSTRAP}/{name}", {"metadata": metadata})
-        return
-    data = {names.BOOTSTRAP_KEY: base64.b64encode(b"#cloud-config").decode()}
-    await cluster.create(BOOTSTRAP, {"metadata": metadata, "data": data})
+        await cluster.patch(f"{BOOTSTRAP}/{name}", body)
+    else:
+        await cluster.create(BOOTSTRAP, body)
 
 
 def phase(machine: Mapping[str, Any]) -> str:
