@@ -83,9 +83,8 @@ class MachineObserver:
         try:
             requests = [
                 request(machine, machine_class)
-                for machine in self._machines.list()
-                if not caches.codec.is_ignored(machine)
-                and not (machine_class := caches.class_of(machine)).faults
+                for machine in self._managed()
+                if not (machine_class := caches.class_of(machine)).faults
             ]
             await self._driver.call(MachineMetricsUpdate.set_metrics_for_machines, requests)
             self._has_failed = False
@@ -93,6 +92,11 @@ class MachineObserver:
             if not self._has_failed:
                 log.logger(NAME).warning("metrics of the provider not updated", error=str(error))
             self._has_failed = True
+
+    def _managed(self) -> Iterator[Machine]:
+        """Return the Machines of this daemon; another one exports those of another name."""
+        is_ignored = self._caches.codec.is_ignored
+        return (machine for machine in self._machines.list() if not is_ignored(machine))
 
     def _changed(self, old: Machine, new: Machine) -> None:
         if old.phase is Phase.NEW and old.status.conditions:
@@ -111,17 +115,17 @@ class MachineObserver:
     # --- values at a scrape -------------------------------------------------------------------
 
     def _creations(self) -> Iterator[Series]:
-        for machine in self._machines.list():
+        for machine in self._managed():
             yield {"machine": machine.name}, machine.created.timestamp()
 
     def _deletions(self) -> Iterator[Series]:
-        for machine in self._machines.list():
+        for machine in self._managed():
             requested = parse_optional_time(machine.metadata.deletion_timestamp)
             if requested is not None:
                 yield {"machine": machine.name}, requested.timestamp()
 
     def _counts(self) -> list[Series]:
-        specs = (machine.source.spec for machine in self._machines.list())
+        specs = (machine.source.spec for machine in self._managed())
         texts = (
             msgspec.json.encode((spec.versions.kubelet, spec.provider_spec.value or {}))
             for spec in specs

@@ -7,7 +7,7 @@ before it creates an instance. As in Kubermatic, MachineSets are not checked.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -55,6 +55,10 @@ _DEPLOYMENT_DEFAULTS: Mapping[str, Any] = {
     },
 }
 """Defaults of a MachineDeployment's spec (Kubermatic)."""
+
+
+MAX_FAULTS = 20
+"""Number of faults in the message of a denied write."""
 
 
 class Denial(Exception):
@@ -117,7 +121,7 @@ class MachineWebhook:
         """Default and validate a MachineDeployment."""
         deployment = MACHINE_DEPLOYMENTS.decode(body)
         if faults := [*deployment.faults, *_bound_faults(deployment)]:
-            raise Denial("; ".join(faults))
+            raise Denial(_message(faults))
         spec = new["spec"] = _filled(new["spec"], _DEPLOYMENT_DEFAULTS)
         before = _template_spec(old or {})
         if old is None or without_empty(_template_spec(new)) != without_empty(before):
@@ -142,7 +146,7 @@ class MachineWebhook:
         try:
             config = decode_config(document.provider_spec.value)
             if faults := list(self._faults(config, document)):
-                raise Denial(where + "; ".join(faults))
+                raise Denial(where + _message(faults))
             system = default_operating_system(config).operating_system_spec
             value: Mapping[str, Any] = document.provider_spec.value or {}
             if system != config.operating_system_spec:
@@ -249,6 +253,13 @@ def _filled(fields: Json, defaults: Mapping[str, Any]) -> Json:
         elif filled.get(name) in (None, ""):
             filled[name] = default
     return filled
+
+
+def _message(faults: Sequence[str]) -> str:
+    """Return the message for faults. It is cut, because a spec may have thousands of faults."""
+    more = len(faults) - MAX_FAULTS
+    shown = [*faults[:MAX_FAULTS], *([f"and {more} more"] if more > 0 else [])]
+    return "; ".join(shown)
 
 
 def _bound_faults(deployment: MachineDeployment) -> Iterator[str]:

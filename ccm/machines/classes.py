@@ -72,7 +72,7 @@ def resolve(
     found: dict[Reference, Mapping[str, bytes] | None] = {}
     for reference in obj.references:
         if reference.namespace != obj.namespace:
-            # Otherwise everybody who may create a machine could read every Secret.
+            # Otherwise each user who may create a machine could read every Secret.
             lacking.append(f"{reference} must be in the namespace of the Machine, {obj.namespace}")
         elif reference.kind == SECRET:
             credentials_secret = secret(reference.namespace, reference.name)

@@ -252,9 +252,12 @@ async def test_machines_without_credentials_and_of_other_programs_are_left_out()
         world.server.put(f"{BASE}/machines", body)
     async with world.running(*ALL):
         await world.settle(660)
+        created = {labels[0][1] for labels in series(f"{PREFIX}machine_created")}
+        assert sum(counts().values()) == 2
 
     (mine,) = {name for update in world.driver.updates for name in update}
     assert mine.startswith("web-")
+    assert created == {mine, "other-cloud"}
 
 
 @pytest.mark.row("kubermatic-metrics-05")

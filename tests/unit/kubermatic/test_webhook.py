@@ -498,6 +498,14 @@ def test_all_wrong_fields_are_in_one_message() -> None:
         assert f"{field} is" in message
 
 
+@pytest.mark.row("kubermatic-webhook-12")
+def test_message_of_many_faults_is_cut() -> None:
+    message = denied(machine(sshPublicKeys=["x"] * 5000))
+
+    assert message.endswith("; and 4980 more")
+    assert len(message) < 5000
+
+
 @pytest.mark.row("kubermatic-webhook-13")
 @pytest.mark.parametrize("make", [machine, deployment])
 def test_defaults_of_the_provider_are_stored(make: Callable[..., Json]) -> None:
