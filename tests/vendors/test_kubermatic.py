@@ -391,7 +391,7 @@ class Workers:
 
         async def noted() -> bool:
             meta = (await self._cluster.get(f"{DEPLOYMENTS}/web") or {})["metadata"]
-            return meta.get("annotations", {}).get(names.ANNOTATION_REVISION) == str(number)
+            return bool(meta.get("annotations", {}).get(names.ANNOTATION_REVISION) == str(number))
 
         await wait_for(noted, f"revision {number}")
         await kubermatic.write_user_data(self._cluster, "web", number)
