@@ -230,9 +230,7 @@ class ControllerRunner:
         """Return the lease that a controller needs; None if it needs none, or cannot run."""
         options = self._options
         can_run = manifest in controllers.enabled(options.controllers) and not (
-            manifest.disabled_by(options)
-            or manifest.missing_interface(cloud)
-            or manifest.config_fault(options)
+            manifest.skip_reason(options, cloud) or manifest.config_fault(options)
         )
         return manifest.lease(options) if can_run and options.leader_elect else None
 
@@ -310,9 +308,7 @@ def build_enabled(
             level = logger.info if manifest.off_by_default else logger.warning
             level("controller disabled", controller=manifest.name)
     for manifest in (candidate for candidate in among if candidate in wanted):
-        if reason := manifest.disabled_by(options) or manifest.missing_interface(
-            context.cloud_client.cloud
-        ):
+        if reason := manifest.skip_reason(options, context.cloud_client.cloud):
             logger.info("controller skipped", controller=manifest.name, reason=reason)
             on_skipped(manifest.name, reason)
         elif fault := manifest.config_fault(options):

@@ -171,7 +171,10 @@ async def controllers(case: Case) -> CheckFinding:
     """Report which controllers start with this provider and these flags."""
     working, absent, wrong = [], [], []
     for controller in enabled(case.options.controllers):
-        lacking, fault = _reason_disabled(case, controller), controller.config_fault(case.options)
+        lacking, fault = (
+            controller.skip_reason(case.options, case.cloud),
+            controller.config_fault(case.options),
+        )
         if lacking:
             absent.append(f"{controller.name} is disabled: {lacking}")
         elif fault:
@@ -196,13 +199,8 @@ async def controllers(case: Case) -> CheckFinding:
 def is_startable(case: Case, controller: Manifest[Any]) -> bool:
     """Return whether a controller would run with this provider and these flags."""
     return controller in enabled(case.options.controllers) and not (
-        _reason_disabled(case, controller) or controller.config_fault(case.options)
+        controller.skip_reason(case.options, case.cloud) or controller.config_fault(case.options)
     )
-
-
-def _reason_disabled(case: Case, controller: Manifest[Any]) -> str:
-    """Return why flags disable a controller or the provider cannot run it; empty if it can run."""
-    return controller.disabled_by(case.options) or controller.missing_interface(case.cloud)
 
 
 def _failed(error: errors.CloudError, name: str, head: str = "") -> CheckFinding:

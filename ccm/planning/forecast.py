@@ -521,8 +521,7 @@ def _failures(
     wrong = [
         f"{manifest.name} cannot start: {fault}"
         for manifest in controllers.enabled(options.controllers)
-        if manifest.name in left_out
-        and not (manifest.disabled_by(options) or manifest.missing_interface(handle.cloud))
+        if manifest.name in left_out and not manifest.skip_reason(options, handle.cloud)
         if (fault := manifest.config_fault(options))
     ]
     messages = list[str]()

@@ -205,6 +205,10 @@ class Manifest(Generic[F]):
     controller_module: str = ""
     metrics_module: str = ""
 
+    def skip_reason(self, flags: F, cloud: Cloud) -> str:
+        """Return why flags or provider turn the controller off; empty if they do not."""
+        return self.disabled_by(flags) or self.missing_interface(cloud)
+
     @property
     def modules(self) -> tuple[str, str]:
         """Names of the controller's module and its metrics module."""

@@ -10,14 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ccm.app import kubermaticcontrollers, machinecontrollers
+from ccm.app import kubermaticcontrollers, machineapis, machinecontrollers
 from ccm.gardener import codec as gardener
-from ccm.gardener import crds as gardener_crds
 from ccm.kube.client import Client
 from ccm.kube.informer import SharedInformers
 from ccm.kube.resources import SECRETS, ResourceKind
 from ccm.kubermatic import codec as kubermatic
-from ccm.kubermatic import crds as kubermatic_crds
 from ccm.machines.codec import Codec
 from ccm.machines.crds import Definition
 from ccm.runtime.controller import Runnable
@@ -59,8 +57,7 @@ class SandboxMachineApi:
     """A machine API.
 
     Attributes:
-        codec: codec of its objects.
-        definitions: its CRDs.
+        group: its API group.
         manifests: manifests of its controllers.
         namespace: namespace of its objects.
         described_by: kind of the object that describes VMs; a file has exactly one.
@@ -73,8 +70,7 @@ class SandboxMachineApi:
             the sandbox runs beside the daemon.
     """
 
-    codec: Codec
-    definitions: Sequence[Definition]
+    group: machineapis.MachineApi
     manifests: Mapping[type, Manifest[Any]]
     namespace: str
     described_by: ResourceKind[Any]
@@ -83,6 +79,16 @@ class SandboxMachineApi:
     deployment: Callable[[int, MachineObjects], Mapping[str, Any]]
     other_type: Mapping[str, Any]
     companions: Callable[[SharedInformers, Client], Sequence[Runnable]] = lambda *_: ()
+
+    @property
+    def codec(self) -> Codec:
+        """Codec of its objects."""
+        return self.group.codec
+
+    @property
+    def definitions(self) -> Sequence[Definition]:
+        """Its CRDs."""
+        return self.group.definitions
 
     @property
     def kinds(self) -> Mapping[str, ResourceKind[Any]]:
@@ -158,8 +164,7 @@ def _deployment_in(count: int, objects: MachineObjects) -> Mapping[str, Any]:
 
 APIS: Mapping[str, SandboxMachineApi] = {
     GARDENER: SandboxMachineApi(
-        codec=gardener.CODEC,
-        definitions=gardener_crds.DEFINITIONS,
+        group=machineapis.GARDENER,
         manifests=machinecontrollers.MANIFESTS,
         namespace=NAMESPACE,
         described_by=gardener.MACHINE_CLASSES,
@@ -169,8 +174,7 @@ APIS: Mapping[str, SandboxMachineApi] = {
         other_type={"class": {"name": OTHER_CLASS}},
     ),
     KUBERMATIC: SandboxMachineApi(
-        codec=kubermatic.CODEC,
-        definitions=kubermatic_crds.DEFINITIONS,
+        group=machineapis.KUBERMATIC,
         manifests=kubermaticcontrollers.MANIFESTS,
         namespace=KUBERMATIC_NAMESPACE,
         described_by=kubermatic.MACHINE_DEPLOYMENTS,
