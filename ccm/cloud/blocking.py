@@ -12,7 +12,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ccm.base import clock, lease_guard
@@ -69,6 +69,21 @@ class _OperationPool:
                 self.last_progress_at = clock.monotonic()
 
 
+class _Submission(Executor):
+    """Executor of one call, which keeps the future of the thread for `_wait_for`.
+
+    With `run_in_executor`, event loops know about the call: those of tests stop virtual time.
+    """
+
+    def __init__(self, pool: _OperationPool) -> None:
+        self._pool = pool
+        self.running: Future[Any]
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        self.running = self._pool.submit(functools.partial(fn, *args, **kwargs))
+        return self.running
+
+
 _pools: dict[str, _OperationPool] = {}
 
 
@@ -101,12 +116,12 @@ async def blocking(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwarg
     )
     kind = OPERATION.get()
     pool = _pools.get(kind) or _pools.setdefault(kind, _OperationPool(kind))
-    running = pool.submit(call)
+    submission = _Submission(pool)
     try:
-        return await asyncio.wrap_future(running)
+        return await asyncio.get_running_loop().run_in_executor(submission, call)
     except asyncio.CancelledError:
         if WAIT_FOR_THREAD.get():
-            await _wait_for(running)
+            await _wait_for(submission.running)
         raise
 
 

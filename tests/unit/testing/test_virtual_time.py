@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
 
 from ccm.base import clock
+from ccm.cloud.blocking import blocking
 from ccm.testing.clock import START, START_S, VirtualTimeLoop, advance, elapsed_s, jump, settle
 
 pytestmark = pytest.mark.virtual_time
@@ -66,14 +69,12 @@ async def test_sleeping_tasks_wake_in_order_at_their_times() -> None:
     assert seen[-1] == ("a", 3.0)
 
 
-def _count(end: int) -> None:
-    for _ in range(end):
-        pass
-
-
-async def test_virtual_time_stands_still_during_work_in_a_thread() -> None:
+@pytest.mark.parametrize("run", [asyncio.to_thread, blocking])
+async def test_virtual_time_stands_still_during_work_in_a_thread(
+    run: Callable[..., Awaitable[None]],
+) -> None:
     async with asyncio.timeout(0.001):
-        await asyncio.to_thread(_count, 200_000)
+        await run(time.sleep, 0.02)
 
     assert elapsed_s() == 0.0
 
