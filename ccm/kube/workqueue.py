@@ -199,11 +199,11 @@ class WorkQueue(Generic[K]):
             ShutDown: the queue was shut down and is empty.
         """
         # Check again after each wake-up: another worker may have taken the key.
-        while (lane := self._ready.next_lane(serve_isolated=self._can_spare())) is None:
+        while (lane := self._ready.choose_lane(serve_isolated=self._can_spare())) is None:
             if self._shutting_down and not self._ready:
                 raise ShutDown(self.name)
             await self._wait_for_key()
-        key, now = lane.pop(), clock.monotonic()
+        key, now = lane.pop_by_namespace_turn(), clock.monotonic()
         self._depth.dec()
         self._waited.observe(now - self._dirty.pop(key))
         self._processing[key] = now
@@ -294,7 +294,7 @@ class _Lane(Generic[K]):
         self._count += key not in space
         space[key] = None
 
-    def pop(self) -> K:
+    def pop_by_namespace_turn(self) -> K:
         """Remove and return the first key of the namespace that is next in the rotation.
 
         If the namespace after it has at most half as many keys, that namespace is served first, but
@@ -346,7 +346,7 @@ class _Lanes(Generic[K]):
     def __len__(self) -> int:
         return len(self.foreground) + len(self.background) + len(self.isolated)
 
-    def next_lane(self, *, serve_isolated: bool) -> _Lane[K] | None:
+    def choose_lane(self, *, serve_isolated: bool) -> _Lane[K] | None:
         """Return the next lane with keys; None = no lane that may be served has keys.
 
         Args:

@@ -38,7 +38,7 @@ from ccm.controllers.service.members import (
     LoadBalancerMembers,
     NodeChangeDebouncer,
     affects_members,
-    is_excluded,
+    has_exclusion_label,
     is_fit,
 )
 from ccm.controllers.service.plan import BalancerState, ServiceAction, ServiceRecord
@@ -604,7 +604,11 @@ class ServiceController:
             self._node_changes.initialisation_progress(goes_on=waited + waits > 0)
         by_health = self._members.by_health
         if old is None or new is None or affects_members(old, new, by_health=by_health):
-            leaves = new is None or is_excluded(new) or (by_health and not is_fit(new, local=False))
+            leaves = (
+                new is None
+                or has_exclusion_label(new)
+                or (by_health and not is_fit(new, local=False))
+            )
             self._node_changes.changed(leaves=leaves)
         return False
 

@@ -68,12 +68,12 @@ def is_member(node: Node) -> bool:
     """
     return (
         node.metadata.deletion_timestamp is None
-        and not is_excluded(node)
+        and not has_exclusion_label(node)
         and not any(taint.key == names.TAINT_AUTOSCALER_DELETION for taint in node.taints)
     )
 
 
-def is_excluded(node: Node) -> bool:
+def has_exclusion_label(node: Node) -> bool:
     """Return whether the node has the exclusion label with a value that Go does not parse as false.
 
     An empty value excludes the node.
@@ -105,7 +105,7 @@ def affects_members(old: Node, new: Node, *, by_health: bool = False) -> bool:
         new: the node now.
         by_health: whether unfit nodes lose their membership.
     """
-    if is_excluded(old) != is_excluded(new) or old.provider_id != new.provider_id:
+    if has_exclusion_label(old) != has_exclusion_label(new) or old.provider_id != new.provider_id:
         return True
     return by_health and any(
         is_fit(old, local=local) != is_fit(new, local=local) for local in (False, True)
