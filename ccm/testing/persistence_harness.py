@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ccm.base import log
+from ccm.base import clock, log
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.persistence.engine import StoreProvider
 from ccm.persistence.envelope import WriterIdentity
@@ -181,7 +181,7 @@ async def measure_stalls() -> AsyncIterator[Callable[[], float]]:
     process waits, the thread included, so that such a wait does not count as a stall. Time for
     which the loop's thread was runnable without a CPU does not count either.
     """
-    looks, longest_s, queued_s = 0, 0.0, _queued_s()
+    looks, longest_s, queued_s, measured_at = 0, 0.0, _queued_s(), clock.monotonic()
     over = threading.Event()
 
     def look() -> None:
@@ -190,9 +190,12 @@ async def measure_stalls() -> AsyncIterator[Callable[[], float]]:
             looks += 1
 
     def measure() -> float:
-        nonlocal looks, longest_s, queued_s
-        before, queued_s = queued_s, _queued_s()
-        longest_s = max(longest_s, looks * LOOK_S - (queued_s - before))
+        nonlocal looks, longest_s, queued_s, measured_at
+        queued_before, queued_s = queued_s, _queued_s()
+        before, measured_at = measured_at, clock.monotonic()
+        # The smaller of both: the thread, too, counts less while the loop waits for a CPU.
+        running_s = measured_at - before - (queued_s - queued_before)
+        longest_s = max(longest_s, min(looks * LOOK_S, running_s))
         looks = 0
         return longest_s
 
