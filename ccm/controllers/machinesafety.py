@@ -3,8 +3,8 @@
 A pass runs at the start, periodically, and after the deletion of a Machine. With a driver that
 finds VMs by name only, another pass follows a minute later while orphans may be left. If the
 listing of a class fails, the pass continues with the next class. Before a VM is deleted,
-`ccm.machines.orphans` compares it with the cache and with a live list of Machines, of all
-namespaces if the service account may list them.
+`ccm.machines.orphans` compares the VM with the cache and with a live list of Machines. The list
+contains all namespaces if the service account may list them.
 """
 
 from __future__ import annotations
@@ -350,7 +350,8 @@ def _set_vm_metrics(results: Sequence[tuple[OrphanCandidates, OrphanDecision]]) 
 def _triggers_pass(old: Machine | None, new: Machine | None) -> bool:
     """Return whether a change of a Machine triggers a pass.
 
-    That is the case if the Machine was deleted, or its status says that it may have left a VM.
+    Triggers are the deletion of the Machine, and a status which says that the Machine may have left
+    a VM.
     """
     if new is None:
         return old is not None

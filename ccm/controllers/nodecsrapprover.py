@@ -2,7 +2,7 @@
 
 A request is compared with the Machine of its node (`ccm.machines.serving_certificates`). A request
 that does not match is left to other approvers: it is never denied. A change of the node's Machine
-starts another comparison: its addresses may be stored after the kubelet sent the request.
+starts another comparison: the Machine's addresses may be stored after the kubelet sent the request.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ccm.runtime.writer import ObjectWriter, PatchStep
 NAME = "nodecsrapprover"
 
 WORKERS = 4
-"""Concurrent requests. Most of the time is the API server's."""
+"""Number of requests processed concurrently; workers mostly wait for the API server."""
 
 REASON = "NodeCSRApprover"
 """Reason of the condition `Approved`."""

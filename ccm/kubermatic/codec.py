@@ -57,7 +57,7 @@ _REASONS = {code: reason for reason, code in CODES.items()} | {
     "Unauthenticated": ErrorReason.INVALID_CONFIGURATION,
     "PermissionDenied": ErrorReason.INVALID_CONFIGURATION,
 }
-"""Error code -> `errorReason`. Other errors pass, so they are no matter for a user."""
+"""Error code -> `errorReason`. Other errors are temporary, so they set no `errorReason`."""
 
 
 def _kind(hub: Any, document: Any, convert: Any, *, has_status: bool = True) -> ResourceKind[Any]:
@@ -120,7 +120,7 @@ class KubermaticCodec(Codec):
     ) -> bytes | None:
         """Return the user data that the operating-system-manager wrote for the deployment.
 
-        None = they are not there yet.
+        None = the user data do not exist yet.
 
         Raises:
             InvalidArgument: the machine has no deployment, or the Secret lacks the user data.

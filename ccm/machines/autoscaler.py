@@ -118,7 +118,7 @@ def node_marks(
 def scale_down_annotations(names: Names) -> Mapping[str, str]:
     """Return annotations that keep the autoscaler from scaling down a node.
 
-    One of them, `hold_is_ours`, records that a machine controller set them.
+    The annotation `names.hold_is_ours` records that a machine controller set both.
     """
     return {names.hold: "true", names.hold_is_ours: "true"}
 
@@ -126,9 +126,9 @@ def scale_down_annotations(names: Names) -> Mapping[str, str]:
 def old_set_annotation(
     machine_set: PopulatedSet, names: Names, *, rolls: bool, is_new: bool
 ) -> dict[str, Any]:
-    """Return the annotation of a set which records that its nodes have the taint for old nodes.
+    """Return the change of the annotation which records that a set's nodes have the old taint.
 
-    Value None = remove the annotation; empty = no change.
+    Value None = remove the annotation; an empty mapping = no change.
     """
     if not names.old_taint:
         return {}

@@ -1,7 +1,7 @@
 """Caches that the machine controllers of one daemon share.
 
-Controllers start only once the API server serves the machine objects and the marker of the
-cluster's VMs is known.
+Controllers start only once the marker of the cluster's VMs is known and the API server serves the
+machine objects.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class TargetCluster:
 class InitialMetadata:
     """Metadata that machines get when they are created, and nodes when they join.
 
-    This saves a second write, but is only an optimisation: a controller that runs alone in its
-    daemon, or has been restarted, writes missing metadata later.
+    Initial metadata saves a second write, but is only an optimisation: a controller that runs alone
+    in its daemon, or has been restarted, writes missing metadata later.
 
     Attributes:
         claim: returns the initial metadata of a machine that is about to be created; set by the
@@ -98,8 +98,9 @@ class Caches:
         informers: informers of the control cluster, which stores the machines.
         client: client of the control cluster.
         namespace: namespace of the machine objects.
-        settings: settings from flags. If `cluster` is empty, it becomes the UID of the target
-            cluster's namespace `kube-system`; without a target, the UID of `namespace`.
+        settings: settings from flags. An empty `cluster` becomes the UID of the namespace
+            `kube-system` of the target cluster; without target cluster (`has_target` False), the
+            UID of the namespace `namespace`.
         providers: returns the values of `provider` that the driver accepts.
         target: the cluster that machines join; None = the control cluster.
 
@@ -436,7 +437,7 @@ class Ages:
     def now(self, uid: str, moment: datetime) -> datetime:
         """Return the current time for comparisons with a timestamp on a machine.
 
-        It is the timestamp plus the seconds that `since` returns.
+        The returned time is the timestamp plus the seconds that `since` returns.
         """
         return moment + timedelta(seconds=self.since(uid, moment))
 

@@ -42,9 +42,9 @@ class Codec(abc.ABC):
             (`own_class`).
         prefix: prefix of the controllers' names in logs and metrics of work queues, if controllers
             of several API groups run in one process. With a prefix, the controllers do not write
-            the metrics of single objects, whose names are Gardener's.
+            metrics of single objects, because these metrics have Gardener's names.
         manifest: file with the CRDs, for messages.
-        namespace_flag: flag that names the namespace of the objects, without dashes.
+        namespace_flag: name of the flag for the objects' namespace, without dashes.
         user_data_namespace: namespace of Secrets with user data; empty = they are part of classes.
     """
 
@@ -67,7 +67,7 @@ class Codec(abc.ABC):
         return ""
 
     def failure(self, obj: Machine) -> tuple[str, str]:
-        """Return error code and description of a machine's last operation, as the object has them.
+        """Return error code and description of a machine's last operation, as stored.
 
         Both are empty if there was no operation; the code is empty if the operation succeeded.
         """

@@ -124,9 +124,10 @@ class CRDGuard:
         return ControllerFacts(blocked=cause(self._kind) if is_blocked else "")
 
     async def blocks(self, obj: KubeObject) -> bool:
-        """Return whether the deletion of this object is blocked; if so, delete nothing for it.
+        """Return whether the deletion of this object is blocked.
 
-        Without permission to read the CRD, no deletion is blocked.
+        If so, the caller must delete nothing for the object. Without permission to read the CRD, no
+        deletion is blocked.
 
         Raises:
             KubeError: the CRD cannot be read.

@@ -442,10 +442,11 @@ def creation_record_patch(obj: Machine, names: Names) -> Patch | None:
 
 
 def origin_patch(obj: Machine, mark: str, names: Names) -> Patch | None:
-    """Return the patch that records a further `ResolvedClass.origin` whose credentials show the VM.
+    """Return the patch that records `mark` as a further origin of the machine's VM.
 
-    None = recorded already, or no origin is recorded: then the VM's project is unknown, and a
-    further origin would not reveal the project.
+    `mark` is a `ResolvedClass.origin`. Credentials with this origin have shown the VM. None =
+    `mark` is recorded already, or no origin is recorded: then the VM's project is unknown, and
+    `mark` would not reveal the project.
     """
     before = obj.origins
     if not before or mark in before:

@@ -339,7 +339,7 @@ def needs_write(
 def is_brief(move: StageTransition, event: StageResult, times: int) -> bool:
     """Return whether a wait is the first at its stage, at most `QUICK_S` long, and no failure.
 
-    `times` is the number of waits at the stage so far.
+    `times` is the number of waits at the stage, including this wait.
     """
     soon = event.after_s is not None and event.after_s <= QUICK_S
     return times == 1 and soon and move.state is OperationState.PROCESSING
@@ -492,7 +492,7 @@ def may_be_other_project(machine: Machine, origin: str) -> bool:
 
 
 def same_project_vms(machine: Machine, others: Iterable[Machine]) -> frozenset[str]:
-    """Return the provider IDs of VMs in the same project as the machine's VM, itself included.
+    """Return the provider IDs of the VMs in the project of the machine's VM, including that VM.
 
     Credentials that show one of these VMs would also show the machine's VM.
     """
@@ -527,5 +527,5 @@ def volume_wait_s(seen: DeletionState, now: datetime) -> float:
 
 
 def start_volume_wait(seen: DeletionState, now: datetime) -> DeletionState:
-    """Return the progress with a start of the wait for volumes: `now`, unless already set."""
+    """Return the progress with `now` as start of the wait for volumes, unless a start is set."""
     return seen if seen.since else msgspec.structs.replace(seen, since=format_time(now))

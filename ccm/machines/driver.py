@@ -112,7 +112,7 @@ class DriverClient:
 
 
 class ConfirmedVMs:
-    """Owners of VMs that the cloud confirmed since the start of the process.
+    """Owners of VMs, as the cloud confirmed them since the start of the process.
 
     A provider ID on an object proves nothing: every user who may edit machines can set it.
 

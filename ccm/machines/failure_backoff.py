@@ -36,7 +36,7 @@ class FailureBackoff:
         error: reason of the last failure, for users.
         code: code of the cloud's error in the last failure; empty = the cloud reported no error.
         ended_at: time at which the back-off was last ended early; failures of machines created
-            before that do not count.
+            before that time do not count.
     """
 
     failures: int = 0

@@ -7,10 +7,10 @@ unhealthy, the nodes are probably not the cause. Then a machine also waits for r
 unhealthy machines in all other groups, but not for other creations and deletions there.
 
 A machine blocks others only until a time limit, because it may be stuck, for example on a quota.
-The controller acquires a turn for a machine before it writes the phase Failed. A turn ends when
-the cache shows the write, so that no two machines fail at the same time. After a restart, the
-blocks are restored from the phases and times on the objects. A machine that is being created then
-counts as a replacement of an unhealthy machine, because it may be one.
+The controller acquires a turn for a machine before it writes the phase Failed. A turn ends when the
+cache shows the write, so that no two machines fail at the same time. After a restart, phases and
+times on the objects show which machines block others. A machine that is then being created counts
+as a replacement of an unhealthy machine, because it may be one.
 """
 
 from __future__ import annotations
@@ -235,8 +235,8 @@ class FailureBudget:
             and machine.phase in _JOINING
             and now_s - group.last_failed_s < self._limit_s
         ):
-            # The limit counts from that failure: otherwise a replacement that cannot be created
-            # would renew the limit for ever.
+            # The time limit counts from the last failure: otherwise a replacement that cannot be
+            # created would renew the limit for ever.
             group.replaced[key] = group.last_failed_s
         else:
             group.others_since_s = min(at_s, group.others_since_s) if group.others else at_s

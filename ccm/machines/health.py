@@ -123,8 +123,8 @@ TABLE: Mapping[tuple[Phase, PhaseTrigger], PhaseTransition] = {
     (Phase.UPDATE_FAILED, PhaseTrigger.UPDATED): _UPDATED,
     (Phase.UPDATE_FAILED, PhaseTrigger.TIMED_OUT): _FAILS,
 }
-"""Phase transitions; without an entry the phase stays. Phases of creation and deletion, which other
-modules end, have no entry. During an in-place update the node's health is ignored."""
+"""Phase transitions; without an entry the phase stays. The phases in `CREATION_PHASES` have no
+entry: the creation ends them. During an in-place update the node's health is ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,7 +351,7 @@ def _evaluate_unhealthy(
     machine: Machine, node: Node | None, own: MachineSettings, seen: PhaseHistory, now: Moment
 ) -> HealthCheckResult:
     cause = PhaseTrigger.UNHEALTHY if node is not None else PhaseTrigger.NODE_MISSING
-    # Without copied conditions, no node of the machine was ever seen: none has gone missing.
+    # Without copied conditions, the machine's node was never seen, so it does not count as missing.
     if (machine.phase, cause) in TABLE and (node is not None or machine.status.conditions):
         return HealthCheckResult(cause=cause, history=seen)
     return _evaluate_timeout(machine, own, seen, now)
@@ -468,7 +468,7 @@ def _since_s(moment: datetime, now: Moment) -> float:
 
 
 def condition_states(conditions: Sequence[NodeCondition], steps: str) -> dict[str, tuple[str, str]]:
-    """Return the status of each condition, for comparisons; of the type `steps`, also the reason.
+    """Return the status of each condition, for comparisons; for the type `steps`, also the reason.
 
     Heartbeats and messages are left out.
 

@@ -161,7 +161,8 @@ def _completed_moves(
     }
     if sizes:
         return UpdateActions(sizes=sizes)
-    # The replicas include the moved machines now. So these are no surplus once they lose the label.
+    # The replicas include the moved machines now, so these machines are no surplus once they lose
+    # the label that marks them as moved.
     moved = [piece for machine_set in sets for piece in machine_set.live if piece.machine.was_moved]
     # A result on another node of an old set belongs to an earlier update, and is ignored.
     came = (piece.node for piece in moved if piece.node is not None)

@@ -1,4 +1,4 @@
-"""Node metadata: labels, annotations and taints of a machine's template on its node. No I/O.
+"""Node metadata: applies metadata and taints of a machine's template to its node. No I/O.
 
 An annotation of the node records the metadata that was applied from the template. Recorded metadata
 that the template no longer contains is removed. Metadata of other writers is kept.
@@ -61,8 +61,8 @@ def patch(
         machine: the machine.
         node: its node.
         settings: names and settings.
-        join_annotations: annotations to set when the node joins; none is set if the node, or this
-            patch, has one of them.
+        join_annotations: annotations to set when the node joins. If the node or this patch has one
+            of them already, the others are not set either.
     """
     names, own_labels = settings.names, settings.names.node_labels(machine)
     if not names.applied:

@@ -64,7 +64,8 @@ class OrphanCandidates:
         candidates: ownerless VMs that may be deleted if `decide_deletions` agrees.
         waiting: ownerless VMs that are too young, or were not seen often enough.
         strangers: VMs that neither count as ours nor have a machine.
-        sightings: sightings for the next pass, by provider ID, or by name and UID if there is none.
+        sightings: sightings for the next pass, by provider ID; VMs without provider ID by name and
+            UID.
     """
 
     owned_count: int = 0
@@ -178,7 +179,7 @@ class Owners:
         self._names = {machine.name for machine in known}
 
     def owns(self, record: MachineRecord) -> bool:
-        """Return whether a machine has the VM's provider ID, or, if in creation, the VM's UID."""
+        """Return whether a machine has the VM's provider ID, or a machine in creation its UID."""
         return record.info.provider_id in self._by_id or record.identity.uid in self._making
 
     def may_own(self, record: MachineRecord) -> bool:
@@ -264,8 +265,8 @@ class DeletedMachines:
 def may_leave_vm(machine: Machine) -> bool:
     """Return whether the object records that we created, or tried to create, the machine's VM.
 
-    The record also proves that no other VM had the machine's name then. A provider ID alone proves
-    nothing: a user may have set it.
+    The record also proves that no other VM had the machine's name when the creation started. A
+    provider ID alone proves nothing: a user may have set it.
     """
     return machine.creation_started or bool(machine.origins)
 

@@ -125,7 +125,7 @@ def with_preservation(
     now: datetime,
     settings: MachineSettings,
 ) -> MachineStatus:
-    """Return a status to write, with the end of the preservation if the status starts one.
+    """Return the status to write: `status`, with the end of a preservation if `status` starts one.
 
     The end is removed from the status later, once the node is cleaned up.
     """

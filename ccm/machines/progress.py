@@ -89,7 +89,11 @@ def invalid_status(deployment: MachineDeployment, now: datetime) -> DeploymentSt
 def stopped_status(
     deployment: MachineDeployment, now: datetime, reason: str, text: str
 ) -> DeploymentStatus:
-    """Return the status with Progressing False for a reason; everything else stays unchanged."""
+    """Return the status with Progressing False for a reason.
+
+    The observed generation becomes the current generation. The counts and the other conditions stay
+    unchanged.
+    """
     before = deployment.status
     wanted = Condition(type=PROGRESSING, status=STATUS_FALSE, reason=reason, message=text)
     others = [condition for condition in before.conditions if condition.type != PROGRESSING]
@@ -212,7 +216,7 @@ def _deadline(deployment: MachineDeployment, last: Condition | None) -> datetime
 
 
 def _failures(seen: RolloutState) -> Sequence[Condition]:
-    """Return one true `ReplicaFailure` condition of a set; the new set's if it has one."""
+    """Return a true `ReplicaFailure` condition, preferably the new set's; empty = none is true."""
     failures = [
         condition
         for machine_set in reversed(seen.sets)
@@ -223,7 +227,7 @@ def _failures(seen: RolloutState) -> Sequence[Condition]:
 
 
 def _stamped(before: Condition | None, wanted: Condition, now: datetime) -> Condition:
-    """Return the condition `wanted` with timestamps; unchanged parts keep those of `before`."""
+    """Return the condition `wanted` with timestamps; unchanged parts keep former timestamps."""
     if before is None or before.status != wanted.status:
         return replace(wanted, updated=now, since=now)
     same = (before.reason, before.message) == (wanted.reason, wanted.message)

@@ -148,7 +148,7 @@ def _autoscaler_marks(
 ) -> tuple[Sequence[DeletionMark], Mapping[str, str | None]]:
     """Return the machines that the autoscaler wants deleted, and the new `trigger` annotation.
 
-    The annotation is missing in the result if it does not change.
+    The mapping is empty if the annotation does not change.
     """
     text = deployment.annotations.get(settings.names.trigger)
     if not text:
@@ -275,7 +275,11 @@ class _Rollout:
         return changes
 
     def _set_annotations(self, machine_set: PopulatedSet, *, is_new: bool) -> Mapping[str, str]:
-        """Return the annotations to set: those copied from the deployment, and the revision."""
+        """Return the annotations to set on a set.
+
+        New set: those copied from the deployment, and the revision. Old set with replicas: the
+        time at which the autoscaler last scaled the deployment.
+        """
         if is_new:
             revision = next_revision(machine_set, self.olds, self.names)
             return {
@@ -365,7 +369,7 @@ def new_and_old(
 
 
 def choose_name(deployment: MachineDeployment, taken: Collection[str]) -> SetName:
-    """Return a free name for the set of the newest template; `taken` are the other sets' names."""
+    """Return a free name for the set of the newest template; `taken` = names of sets."""
     collisions = deployment.status.collisions or 0
     while True:
         digest = str(_fnv(f"{deployment.template.essence}{collisions or ''}"))

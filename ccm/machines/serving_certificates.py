@@ -32,7 +32,7 @@ _EXTENSION_REQUEST = "1.2.840.113549.1.9.14"
 """Attribute of a request that contains the wanted extensions (PKCS #9)."""
 
 _MAX_NAMES, _MAX_LENGTH = 3, 256
-"""Maximum number of names in a message, and their length: a request may have a megabyte."""
+"""Maximum number of names in a message, and characters of each: a request may have a megabyte."""
 
 
 class RequestRefused(Exception):
@@ -69,7 +69,7 @@ def requested_names(obj: CertificateSigningRequest) -> frozenset[IP | str]:
 
     Raises:
         RequestRefused: the request is malformed, its signature is wrong, its subject is not the
-            user, or it has no names or others than DNS names and IP addresses.
+            user, or its names are missing or neither DNS names nor IP addresses.
     """
     from cryptography import x509
     from cryptography.x509.oid import NameOID

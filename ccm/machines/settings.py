@@ -49,7 +49,7 @@ class Names:
         uid_label: label of a node: UID of its machine; used instead of `machine_label`.
         key_annotation: annotation of a node: namespace and name of its machine.
         applied: annotation of a node: labels, annotations and taints that its machine put on it.
-            Without it, metadata is only added, and nothing that the node has is changed.
+            Without `applied`, metadata is only added, and existing metadata of the node stays.
         applied_capacity: annotation of a node: resources that were added to its capacity.
         unmanaged: annotation of a node that has no machine.
         skip_eviction: annotation of a node that is not drained before its machine is deleted.
@@ -186,7 +186,8 @@ class MachineSettings:
         preserve_timeout_s: seconds for which a machine is preserved.
         exhausted_retry_s: retry delay of a creation that exceeded a quota or the capacity.
         drain_timeout_s: seconds after which a drain uses force.
-        detach_timeout_s: maximum wait until volumes are detached that a forced drain left attached.
+        detach_timeout_s: maximum wait for the detachment of volumes that a forced drain left
+            attached.
         asks_for_vms: whether a machine fails as soon as the cloud confirms that its VM is gone.
             Else, it fails by timeout only.
         stores_addresses: whether the status of a machine has the addresses of its VM even with a

@@ -49,7 +49,7 @@ def new_secret(choose: Choose) -> str:
 
 
 def is_id(text: str) -> bool:
-    """Return whether a text is a well-formed token ID; users may change the ID's annotation."""
+    """Return whether a text is a well-formed token ID; users may edit an ID's annotation."""
     return len(text) == _ID_LETTERS and all(letter in _LETTERS for letter in text)
 
 

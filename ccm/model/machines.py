@@ -224,8 +224,8 @@ class MachineClass(KubeObject, frozen=True, kw_only=True):
         secrets: namespace and name of each Secret with credentials or user data; if several Secrets
             have the same key, the last Secret counts.
         references: keys of Secrets and ConfigMaps with credentials, instead of `secrets`.
-        imports: provider IDs of VMs that may belong to machines, whichever owner their labels or
-            tags name.
+        imports: provider IDs of VMs that machines may own even if the labels or tags of the VMs
+            name another owner.
         extra_capacity: resources that are added to the capacity of nodes.
         place: instance type and zone of the VMs, for metrics; empty = the class does not state it.
         region: region of the VMs; empty = the class does not state it.
@@ -451,7 +451,7 @@ class MachineOwner(KubeObject, frozen=True, kw_only=True):
     Attributes:
         replicas: desired number of machines.
         template: template of the machines.
-        selector: label selector of the controlled objects; None = none.
+        selector: label selector of the controlled objects; None = no selector.
         min_ready_s: seconds for which a machine must be ready to count as available.
         max_preserved: maximum number of failed machines that a set preserves automatically.
         is_frozen: whether the creation of machines is stopped.
@@ -555,6 +555,6 @@ class MachineDeployment(MachineOwner, frozen=True, kw_only=True):
 
 
 def document_of(obj: KubeObject) -> Any:
-    """Return the document from which a hub object was converted; any other object itself."""
+    """Return the document of a hub object; any other object is its own document."""
     hub_types = (Machine, MachineClass, MachineOwner)
     return obj.source if isinstance(obj, hub_types) else obj

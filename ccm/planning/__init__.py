@@ -23,7 +23,6 @@ The forecast cannot predict:
   time, and so whether the load balancer is ensured or only its members are updated;
 - changes that a provider makes by itself, outside of the daemon's calls, while time is skipped.
 
-This package makes only queries: no decisions of a controller, and no writes. Two more guards
-enforce that: the transport to the real API server refuses every request but GET, and the cloud
-client refuses to pass a change to the provider.
+The forecast sends only queries. Two guards enforce that: the transport to the real API server
+refuses every request but GET, and the cloud client refuses to pass a change to the provider.
 """

@@ -76,7 +76,8 @@ WATCHED_KINDS: tuple[ResourceKind[Any], ...] = (
     *(kind for api in APIS for kind in api.kinds),
     SECRETS,
 )
-"""Kinds that are copied if an enabled controller watches them, like ConfigMaps."""
+"""Kinds that are copied if an enabled controller watches them. ConfigMaps are copied likewise, and
+the deletion record always."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,7 +336,8 @@ async def _watched_kinds(
 ) -> Mapping[ResourceKind[Any], Collection[str]]:
     """Return the kinds to copy -> namespaces (an empty name = all namespaces).
 
-    If controllers watch Machines, also copy the namespace and the CRDs that these controllers read.
+    If controllers watch Machines, also load the Namespace `kube-system` and the CRDs that these
+    controllers read into `cluster`.
     """
     places: dict[ResourceKind[Any], set[str]] = defaultdict(set)
     known_kinds = {(kind.group, kind.plural): kind for kind in (*WATCHED_KINDS, CONFIG_MAPS)}

@@ -36,12 +36,15 @@ class FastForwardLoop(SkippingLoop):
         return self._skips_waits and not self.external_operations
 
     def time(self) -> float:
-        """Return the real monotonic time plus the skipped seconds."""
+        """Return the loop's time.
+
+        This is real monotonic time, frozen while waits are skipped, plus `ahead_s`.
+        """
         real = super().time() if self._frozen_at is None else self._frozen_at
         return real + self.ahead_s
 
     def now(self) -> datetime:
-        """Return the wall-clock time plus the skipped seconds."""
+        """Return the wall-clock time at the start of the loop, advanced like `time` since then."""
         wall, since = self._began
         return wall + timedelta(seconds=self.time() - since)
 

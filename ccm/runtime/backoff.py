@@ -130,7 +130,7 @@ class FairRateLimiter:
         self._buckets = [Bucket(qps=qps, burst=burst) for _ in range(PRIORITY_RETRIES + 1)]
 
     def reserve(self, failures: int, now: float) -> float:
-        """Reserve a token for an item with so many failures; return the seconds to wait for it."""
+        """Reserve a token for an item with this failure count; return the seconds to wait."""
         own, *later = self._buckets[min(failures, PRIORITY_RETRIES) :]
         for bucket in later:
             bucket.reserve(now)

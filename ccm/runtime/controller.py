@@ -34,7 +34,9 @@ from ccm.runtime.object_status import ControllerStatus, FactsFunction, LastRecon
 from ccm.runtime.workers import Workers
 
 ERRORS = metrics.counter(
-    "ccm_reconcile_errors", "Failed reconciles, by controller; without those that wait.", ["name"]
+    "ccm_reconcile_errors",
+    "Failed reconciles, by controller, without errors that state a Retry-After delay.",
+    ["name"],
 )
 
 MAX_OUTCOMES = 10_000
@@ -382,7 +384,7 @@ class Controller:
             await asyncio.sleep(jittered(periodic.period_s, periodic.jitter, self._rng))
 
     async def _process(self, key: str) -> bool:
-        """Reconcile one key, within a drain unit and a log context.
+        """Reconcile one key, as a unit of work that a shutdown waits for, and with a log context.
 
         Returns:
             False if the reconcile raised an error, or the key needed no work

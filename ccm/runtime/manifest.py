@@ -125,7 +125,8 @@ class ControllerContext:
 class SharedLease:
     """Lease that the daemon shares with another program that has the same task.
 
-    A controller with such a Lease runs only while the daemon holds it, besides its own Lease.
+    A controller with such a Lease runs only while the daemon holds both this Lease and its own
+    Lease.
 
     Attributes:
         namespace: namespace of the Lease.
@@ -163,9 +164,9 @@ class Manifest(Generic[F]):
             namespace; the shared informers use `list` and `watch`.
         optional_permissions: (verb, resource, namespace) permissions that only some objects need.
         groups: API groups of resources outside the core group, by plural.
-        roles: returns the roles of the clusters in which the controller needs its permissions for a
-            resource and namespace; see `ControllerContext.cluster`. The default, an empty role, is
-            the daemon's own cluster.
+        roles: returns in which clusters the controller needs its permissions for a resource and
+            namespace, as roles of `ControllerContext.cluster`. The default, an empty role, is the
+            daemon's own cluster.
         off_by_default: whether `--controllers=*` leaves the controller off; its name turns it on.
         lease: returns the Lease that keeps out another program with the same task; None = the
             daemon's own Lease suffices.

@@ -127,7 +127,7 @@ class MachineContext:
     async def migrate_uid(
         self, machine: Machine, machine_class: ResolvedClass, turn: ConcurrencySlot
     ) -> Machine:
-        """Let the VM of a restored machine carry its present UID; return the machine's new version.
+        """Label a restored machine's VM with the machine's new UID; return the machine as written.
 
         Raises:
             FailedPrecondition: the former UID is invalid, or that of another Machine.

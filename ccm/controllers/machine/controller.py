@@ -126,7 +126,7 @@ class MachineController:
         """Reconcile one machine.
 
         Raises:
-            CloudError: the VM of a restored machine did not get its UID.
+            CloudError: the VM of a restored machine could not be labeled with the machine's UID.
             KubeError: a write failed.
         """
         cached = self._caches.machines.store.get(key)
@@ -166,7 +166,7 @@ class MachineController:
     async def _reconcile(self, machine: Machine, turn: ConcurrencySlot) -> PassResult:
         key, in_creation = machine.key, machine.in_creation
         if self._caches.settings.names.former_uid in machine.annotations and not in_creation:
-            # The status is kept if this fails: the machine may be in use.
+            # If the migration fails, the status is kept: the machine may be in use.
             machine_class = self._caches.class_of(machine)
             machine = await self._context.migrate_uid(machine, machine_class, turn)
         if origin := self._vms.new_origins.get(machine.uid):

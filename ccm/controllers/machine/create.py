@@ -98,7 +98,8 @@ class CreateFlow:
     async def _ensure_vm(self) -> PassResult | None:
         """Find or create the VM, and store its provider ID and node name.
 
-        Each write may return a newer version of the object, so the next step is chosen after it.
+        Each write may return a newer version of the object, so the next step is chosen after the
+        write.
 
         Returns:
             Result of the pass if it ends here; None = the VM is stored.
@@ -208,7 +209,7 @@ class CreateFlow:
         return creation.match_named(listing.records, status, machine, adopt_unmarked=adopts)
 
     async def _confirmed_vm(self, listing: VMListing) -> MachineRecord | None:
-        """Return the VM of the stored provider ID; None = missing, or not confirmed to be ours."""
+        """Return the VM of the stored provider ID; None = missing, or its owner is not confirmed."""
         machine = self.machine
         if not await self._without_slot(self._vms.confirm(machine, self._machine_class)):
             return None

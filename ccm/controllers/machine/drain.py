@@ -1,9 +1,9 @@
 """Drains of nodes, each in a task of its own, so that a long drain occupies no worker.
 
 A pass over a machine starts the drain of its node. On progress the machine is requeued, and the
-next pass reads the progress. Drains are kept in memory only; after a restart, the pass starts them
-again. A drain runs in the context of the pass that started it, so that the lease also guards its
-writes. All drains end with the controller.
+next pass reads the progress. Drains are kept in memory only; after a restart, the next pass over a
+machine starts its drain again. A drain runs in the context of the pass that started it, so that the
+lease also guards its writes. All drains end with the controller.
 """
 
 from __future__ import annotations

@@ -176,7 +176,10 @@ class HealthReconciler:
         return False
 
     async def _mark_failed(self, machine: Machine) -> PassResult:
-        """Write the phase after a timeout, if the machine gets a turn and a live read agrees."""
+        """Write the phase that follows a timeout, if a live read of the node confirms the timeout.
+
+        A machine that needs a turn of `FailureBudget` waits until it gets one.
+        """
         in_turn = health.TIMEOUTS[machine.phase].needs_turn
         if in_turn and (obstacle := self._failure_budget.acquire(machine, clock.monotonic())):
             self._report_waiting(machine, obstacle.why)
@@ -303,7 +306,7 @@ class HealthReconciler:
         return self._vms.owns_node(machine, node)
 
     async def _sync_node(self, machine: Machine, node: Node) -> Node | None:
-        """Apply the machine's metadata and extra capacity to its node; return the new version.
+        """Apply the machine's metadata and extra capacity to its node; return the node as written.
 
         None = the node is gone.
         """
@@ -393,7 +396,7 @@ class PreservationReconciler:
         self._draining: set[str] = set()
 
     async def run(self, machine: Machine) -> float | None:
-        """Reconcile the preservation of a machine; return the requeue delay, None = none.
+        """Reconcile the preservation of a machine; return the requeue delay, None = no requeue.
 
         The caller makes sure that no other machine has the same node.
 
@@ -525,7 +528,7 @@ class InPlaceUpdater:
         """Key of a machine -> UID of the machine, while its node is drained for an update."""
 
     async def run(self, machine: Machine, *, is_contested: bool) -> float | None:
-        """Reconcile the in-place update of a machine; return the requeue delay, None = none.
+        """Reconcile the in-place update of a machine; return the requeue delay, None = no requeue.
 
         If the node is contested (another machine has the same node name), stop the update's drain.
 
@@ -561,7 +564,7 @@ class InPlaceUpdater:
     async def _prepare(
         self, machine: Machine, node: Node, decision: in_place_update.UpdateDecision
     ) -> float | None:
-        """Drain the node, then let its updater begin; return the requeue delay, None = none."""
+        """Drain the node, then let its updater begin; return the requeue delay, None = no requeue."""
         now, settings = clock.now(), self._context.settings
         if decision.drains:
             failure = await self._drain(machine, node)

@@ -250,9 +250,10 @@ class DeleteFlow:
     async def _check_owner(self) -> StageResult | None:
         """Check the owner of the machine's VM before a stage.
 
-        A VM of another owner blocks the deletion. A failed owner check also blocks it, unless the
-        node is missing, or confirmed as the machine's. The VM of a restored machine first gets the
-        present UID: by that UID, the deletion would find no VM.
+        A VM of another owner blocks the deletion. A failed owner check also blocks the deletion,
+        unless the node is missing, or confirmed as the machine's. The VM of a restored machine is
+        first labeled with the machine's new UID: otherwise the deletion would look for that UID and
+        find no VM.
 
         Returns:
             The result that blocks the deletion; None = continue.
@@ -363,7 +364,7 @@ class DeleteFlow:
     async def _is_unseen(self, now: datetime) -> bool:
         """Return whether the machine's node exists, but is missing in the cache.
 
-        False if the deletion ignores failed drains: then it does not wait for the cache.
+        False if the deletion ignores failed drains: then the deletion does not wait for the cache.
         """
         machine = self._machine
         is_seen = not machine.node_name or machine.node_name in self._caches.nodes.store

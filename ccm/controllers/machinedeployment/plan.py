@@ -42,8 +42,9 @@ def has_started_working(old: Machine | None, new: Machine | None) -> bool:
 def node_matters(old: Node | None, new: Node, names: Names) -> bool:
     """Return whether a change of a node may affect the rollout.
 
-    Relevant are steps of an in-place update, and our annotation that keeps the autoscaler from
-    scaling down the node: the rollout that set the annotation may have ended.
+    Two things count: the steps of an in-place update, and our annotation that keeps the autoscaler
+    from scaling down the node. The annotation counts because it must be removed if the rollout that
+    set it has ended.
     """
     return old is None or _relevant_node_fields(old, names) != _relevant_node_fields(new, names)
 

@@ -227,7 +227,7 @@ class MachineSetController:
     ) -> Sequence[Member]:
         """Annotate the failed machines that the set starts to preserve, or stops preserving.
 
-        This precedes the decision about deletions.
+        The decision about deletions depends on these annotations, so it is made later.
 
         Returns:
             All machines of the set, with the changed annotations.

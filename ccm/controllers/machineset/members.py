@@ -293,7 +293,7 @@ class Memories:
 
     Args:
         now: returns the time of the API server, which also sets the creation timestamps of
-            machines. Pauses use it, so that a jump of our clock does not extend a pause.
+            machines. Pauses use this time, so that a jump of our clock does not extend a pause.
     """
 
     def __init__(self, now: Callable[[], datetime]) -> None:

@@ -1,10 +1,10 @@
 """Node controller: a queue for new nodes and labels, a periodic pass for addresses.
 
-Handlers of the shared informer queue node names. To initialise a node, a worker queries the cloud
-once and writes twice. The first patch sets the addresses in the status. The precondition of the
-second patch is the resourceVersion that the first patch returned. On a conflict the controller
-reads the node from the API server and plans the patches again. The periodic pass updates only the
-addresses of initialised nodes.
+Handlers of the shared informer add node names to the queue. To initialise a node, a worker queries
+the cloud once and writes twice. The first patch sets the addresses in the status. The precondition
+of the second patch is the resourceVersion that the first patch returned. On a conflict the
+controller reads the node from the API server and plans the patches again. The periodic pass updates
+only the addresses of initialised nodes.
 """
 
 from __future__ import annotations

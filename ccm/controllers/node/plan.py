@@ -29,7 +29,7 @@ _RESERVED_LABEL = re.compile(r"(^|\.)(kubernetes|k8s)\.io/")
 
 
 class Rejected(Exception):
-    """The cloud's metadata does not fit the node; a retry helps only after one of them has changed.
+    """The cloud's metadata does not fit the node; a retry helps only after a change of either.
 
     The message is part of the Warning event. The controller retries slowly, and at once when the
     node changes.

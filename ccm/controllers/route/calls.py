@@ -298,8 +298,8 @@ def _facts(todo: PlannedCall) -> dict[str, str]:
 class RouteConditions:
     """Writer of the NetworkUnavailable conditions: False if all routes of a node exist, else True.
 
-    The value follows from the last comparison and the routes created since. The condition of a node
-    is not written while a call that creates a route to the node is queued or in flight.
+    The value follows from the last comparison and the routes created since then. The condition of a
+    node is not written while a call that creates a route to the node is queued or in flight.
 
     Args:
         nodes: the shared informer of nodes.
@@ -361,13 +361,13 @@ class RouteConditions:
         self._created_lately.add((name, network))
 
     def creation_ended(self, name: str) -> None:
-        """Uncount an ended call, with any outcome; after the node's last call, queue the node."""
+        """Stop counting an ended call, with any outcome; after the last call, queue the node."""
         self.creation_dropped(name)
         if not self._creating[name]:
             self.controller.queue.add(name)
 
     def creation_dropped(self, name: str) -> None:
-        """Uncount a dropped call; the node is not queued, as a comparison follows."""
+        """Stop counting a dropped call; the node is not queued, as a comparison follows."""
         self._creating[name] -= 1
         if not self._creating[name]:
             del self._creating[name]

@@ -1,10 +1,11 @@
 """Route controller: compares nodes with routes, and starts one task per call to the cloud.
 
-A comparison lists the cloud's routes, plans over the cached nodes and starts the calls without
-waiting for them. The next comparison skips ranges with a call in flight, so a hanging call delays
-neither other routes nor the conditions of other nodes. A failed call is not repeated: its route
-gets a delay, and the first comparison after the delay plans the route again. So every call follows
-from a recent listing. Right before each call the controller also checks the cached node.
+A comparison lists the cloud's routes, plans changes from them and the cached nodes, and starts the
+calls without waiting for their end. The next comparison skips ranges with a call in flight, so a
+hanging call delays neither other routes nor the conditions of other nodes. A failed call is not
+repeated: its route gets a delay, and the first comparison after the delay plans the route again. So
+every call follows from a recent listing. Right before each call the controller also checks the
+cached node.
 
 Changes of nodes trigger comparisons, at most one per `interval_s`. Without changes there is one
 comparison per `safety_s`, plus jitter. If `period_s` is set, there is one comparison per period, as

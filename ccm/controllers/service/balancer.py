@@ -222,8 +222,8 @@ class BalancerOperations:
         try:
             return await self._exists(service)
         except ImplementedElsewhere:
-            # The load balancer belongs to another controller. If this raised, the finalizer would
-            # stay for ever.
+            # The load balancer belongs to another controller. If the error were raised, the
+            # finalizer would stay for ever.
             return False
 
     async def _delete(self, service: Service, record: ServiceRecord) -> None:

@@ -1,9 +1,9 @@
 """Service controller: reconciles load balancers after changes of Services and nodes.
 
-Handlers of the shared informers queue the keys of Services. A worker compares the current Service
-with its `ServiceRecord`, and runs the due operations one after the other: ensure, update of the
-members, removal, repair of the finalizer and status. So operations on one Service never overlap,
-and always use the newest state.
+Handlers of the shared informers add the keys of Services to the queue. A worker compares the
+current Service with its `ServiceRecord`, and runs the due operations one after the other: ensure,
+update of the members, removal, repair of the finalizer and status. So operations on one Service
+never overlap, and always use the newest state.
 
 Changes of Services come first: the verification of old Services after a start, updates after
 changes of nodes, and drift checks have background priority. Changes of nodes are debounced. If the
@@ -72,8 +72,8 @@ STALE = ReconcileResult(after_s=1.0)
 """Result for a Service that changed during a write: retry when the cache has the change."""
 
 MEMBERS_REQUEUE_S = 10.0
-"""Requeue delay in seconds while too many nodes cannot be decoded. Polled, because no event reports
-that enough nodes can be decoded again."""
+"""Requeue delay in seconds while too many nodes cannot be decoded. The controller polls, because no
+event reports that enough nodes can be decoded again."""
 
 MEMBERS_CHECK_S = 10.0
 """Seconds between two checks whether missing or unfit members may be removed: no event reports the
@@ -380,7 +380,7 @@ class ServiceController:
         return DONE
 
     def _vanished_wait_s(self, record: ServiceRecord) -> float:
-        """Return the seconds until the next check; 0 = the load balancer may be deleted."""
+        """Return the delay until a vanished Service is checked again; 0 = clean up now."""
         if record.applied.key not in self._vanished:
             return 0.0
         missing = len(self._vanished)
@@ -444,7 +444,7 @@ class ServiceController:
             self._node_changes.changed()
 
     async def _verify(self, service: Service, record: ServiceRecord) -> None:
-        """Set the state to APPLIED if the startup listing shows no difference, else to PENDING."""
+        """Set the state to APPLIED if, by the startup listing, no call is due; else to PENDING."""
         record.state = BalancerState.PENDING
         if self._listing is None:
             metrics.STARTUP.labels("unlisted").inc()

@@ -61,8 +61,8 @@ class ServiceFlags(MassDeletionFlags):
     load_balancer_drift_check_budget: int = _BALANCERS.flag(
         10,
         "Maximum load balancers that one drift check repairs; the rest wait for the next check. "
-        "If the provider cannot list load balancers, this many are ensured in turn without a "
-        "comparison.",
+        "If the provider cannot list load balancers, each check instead ensures up to this many, "
+        "changed or not, beginning with those whose last call to the provider is oldest.",
         unit="services",
         check=at_least_one,
     )

@@ -255,7 +255,7 @@ class LoadBalancerMembers:
         self._missing_since = math.inf
         self._deleted: set[str] = set()
         self.initialising: set[str] = set()
-        """Names of uninitialised nodes without provider ID, which initialisation will set."""
+        """Names of uninitialised nodes whose provider ID will be set by the initialisation."""
         logger = log.logger(names.COMPONENT_SERVICE)
         self._unfit = Outage(
             logger,
