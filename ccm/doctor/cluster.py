@@ -80,8 +80,12 @@ async def webhooks(case: Case) -> CheckFinding:
     ]
     if strict:
         advice.append(f"meanwhile, set failurePolicy: Ignore in {some(strict)}")
-        return fail("; ".join([*problems, "the writes that they check are rejected"]), *advice)
-    return warn("; ".join([*problems, "the writes that they check are not validated"]), *advice)
+        return fail(
+            "; ".join([*problems, "the writes that these webhooks check are rejected"]), *advice
+        )
+    return warn(
+        "; ".join([*problems, "the writes that these webhooks check are not validated"]), *advice
+    )
 
 
 async def _registered(case: Case) -> list[tuple[Any, str]]:

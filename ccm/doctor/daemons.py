@@ -41,7 +41,7 @@ from ccm.model import names, times
 NAME = "cloud-controller-manager"
 """Label value of the daemon's Deployment, and default name of the Lease.
 
-Names of other managers often contain it too.
+Names of other managers often contain this name too.
 """
 
 START_ADVICE = (

@@ -58,7 +58,7 @@ _ADVICE = {
     "AlreadyExists": "delete or rename the conflicting resource in the cloud",
     "InvalidArgument": _CORRECT,
     "OutOfRange": _CORRECT,
-    "FailedPrecondition": "correct the cause in the message",
+    "FailedPrecondition": "fix the problem that the message describes",
     "Unauthenticated": _CREDENTIALS,
     "PermissionDenied": "grant the account of the credentials the permission in the message",
     "ResourceExhausted": "raise the quota, or delete unused resources; the daemon retries",
@@ -78,7 +78,7 @@ _CONDITIONS = {
     f"the annotation {GARDENER.codec.names.unfreeze}",
     reasons.CONDITION_SLOWED: "correct the template, the class or its Secret, or set the "
     f"annotation {GARDENER.codec.names.unfreeze}",
-    reasons.CONDITION_REPLICA_FAILURE: "correct the cause in the message",
+    reasons.CONDITION_REPLICA_FAILURE: "fix the problem that the message describes",
 }
 """Conditions that block a MachineSet or MachineDeployment -> advice."""
 
@@ -195,7 +195,10 @@ def _hindrances(subject: ObjectFacts) -> Iterator[tuple[str, str]]:
         yield f"querying the leader failed: {silence.why}", silence.advice
         return
     if answer.opening:
-        yield answer.opening, "correct the cause in the message; kube-ccm doctor checks more"
+        yield (
+            answer.opening,
+            "fix the problem that the message describes; kube-ccm doctor checks more",
+        )
     elif not answer.leads:
         yield (
             "the queried daemon is on standby and has no state of the object",

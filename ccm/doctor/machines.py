@@ -1,6 +1,7 @@
 """Checks of Machines, their CRDs, classes and provider specs, and the ownership of VMs.
 
-Most checks take the API group of the Machines. All of them pass if its controllers are disabled.
+Most checks take the API group of the Machines. A check passes if the controllers of that API group
+are disabled.
 """
 
 from __future__ import annotations

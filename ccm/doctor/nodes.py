@@ -64,7 +64,7 @@ async def provider_ids(case: Case) -> CheckFinding:
         return fail(
             f"{count(len(shared), 'provider ID')} used by two or more nodes: {some(shared)}",
             "find the node that runs on that instance, delete the others, and start their kubelets "
-            "without --provider-id, or with the names of their own instances",
+            "without --provider-id, and with the names of their own instances as node names",
         )
     if strangers := [node for node in nodes if _is_foreign(case, node)]:
         shown = [f"{node.name} ({node.provider_id})" for node in strangers]
@@ -183,7 +183,7 @@ async def taints(case: Case) -> CheckFinding:
     details = [f"{name}: {why}" for name, why in reasons.items()]
     start = (START_ADVICE,) if _NO_DAEMON in reasons.values() else ()
     if not late:
-        advice = start or ("wait a minute, and run this again",)
+        advice = start or ("wait a minute, and run this command again",)
         return warn(f"{message} (new)", *advice, details=details)
     if set(reasons.values()) == {_NO_DAEMON}:
         return fail(message, START_ADVICE, details=details)

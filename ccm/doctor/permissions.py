@@ -82,7 +82,7 @@ async def permissions(case: Case) -> CheckFinding:
         return fail(
             f"{len(missing)} of {len(wanted)} {verb} missing: {some(list(map(str, missing)))}",
             "apply manifests/rbac.yaml and the components of your controllers in manifests, "
-            f"or grant this to {some(list(dict.fromkeys(accounts)))}",
+            f"or grant the missing permissions to {some(list(dict.fromkeys(accounts)))}",
             details=[
                 f"{need}: for {' and '.join(need.users)}"
                 + (f", as {service_account_user(need.account)}" if need.account else "")

@@ -257,7 +257,7 @@ class KubermaticCodec(Codec):
         raise NotImplementedError
 
     def rollback_patch(self, obj: MachineDeployment, to: MachineSet, revision: int) -> Patch:  # noqa: ARG002
-        """Return the patch that restores the template: the API has no field for a request."""
+        """Return the patch that restores the template: the API has no rollback request."""
         template = restored_template(obj, to, hash_label=names.LABEL_TEMPLATE_HASH)
         metadata = uid_precondition(obj) | version_precondition(obj)
         return {"metadata": metadata, "spec": {"template": template}}
@@ -325,7 +325,7 @@ def _spec_conditions(
 
 
 def _state(text: str) -> Any:
-    """Return the driver's state as `decoding` reads it: as an object if it is JSON in its form."""
+    """Return the driver's state to store: an object if `decoding` restores its text, else text."""
     try:
         value = msgspec.json.decode(text) if text else None
     except msgspec.DecodeError:

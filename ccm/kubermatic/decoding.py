@@ -139,7 +139,7 @@ def machine(obj: documents.Machine) -> Machine:
 
 
 def _own_class(obj: documents.Machine, name: str) -> MachineClass:
-    """Return the class in a machine: all machines of a set have the same spec."""
+    """Return the class that a machine contains; all machines of a set contain the same class."""
     value = obj.spec.provider_spec.value
     gaps = () if value else ("spec.providerSpec.value is missing; set cloudProvider",)
     provider = (value or {}).get("cloudProvider")

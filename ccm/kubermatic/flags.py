@@ -36,8 +36,8 @@ class KubermaticFlags(CommonFlags):
         "kube-system",
         "Namespace of the Lease machine-controller, which keeps Kubermatic's machine-controller "
         "from managing the same Machines. The controllers of Kubermatic's API run only while the "
-        "daemon holds it besides its own Lease. Kubermatic's machine-controller calls it "
-        "-leader-election-namespace.",
+        "daemon holds both that Lease and its own. Kubermatic's machine-controller calls this "
+        "flag -leader-election-namespace.",
         check=_namespace,
     )
     kubermatic_name: str = SECTION.flag(

@@ -1,8 +1,8 @@
 """Names of Kubermatic's API group. They are a public API: do not change or remove any.
 
 Source: Kubermatic's machine-controller, `cluster.k8s.io/v1alpha1`. "Ours" = that program lacks the
-name. Names with the domain `kubernetes.io` are in `ccm.model.names`, except those that a manifest
-of a controller needs: it must not import the model.
+name. Names with the domain `kubernetes.io` are in `ccm.model.names`, except those that the
+manifests of controllers need: a manifest must not import the model.
 """
 
 from __future__ import annotations
@@ -48,13 +48,15 @@ LABEL_OPERATING_SYSTEM = "v1.machine-controller.kubermatic.io/operating-system"
 # --- annotations ----------------------------------------------------------------------------------
 
 ANNOTATION_INITIALIZERS = "machine-controller.kubermatic.io/initializers"
-"""On a Machine, any value: another program prepares the Machine; it is ignored until then."""
+"""On a Machine, any value: another program still prepares the Machine; the daemon ignores the
+Machine until the annotation is removed."""
 
 ANNOTATION_BYPASS = "kubermatic.io/bypass-no-spec-mutation-requirement"
-"""On a Machine, `true`: the webhook allows this one change of the spec, and removes it."""
+"""On a Machine, `true`: the webhook allows this one change of the spec, and removes the
+annotation."""
 
 ANNOTATION_SKIP_EVICTION = "kubermatic.io/skip-eviction"
-"""On a Node, any value: the deletion of its Machine does not drain it."""
+"""On a Node, any value: the deletion of its Machine does not drain the Node."""
 
 ANNOTATION_NODE_MACHINE = "cluster.k8s.io/machine"
 """On a Node: namespace and name of its Machine."""
@@ -67,7 +69,7 @@ ANNOTATION_REVISION_HISTORY = "machinedeployment.clusters.k8s.io/revision-histor
 ANNOTATION_DESIRED = "machinedeployment.clusters.k8s.io/desired-replicas"
 ANNOTATION_MAX = "machinedeployment.clusters.k8s.io/max-replicas"
 """On a MachineSet: revision of the template, former revisions, replicas of the deployment when the
-set was scaled last, and these plus the surge."""
+set was last scaled, and the sum of these replicas and the surge."""
 
 ANNOTATION_BOOTSTRAP_REVISION = "k8c.io/machine-deployment-revision"
 """On a Secret with user data: revision of the MachineDeployment's template."""

@@ -58,7 +58,8 @@ class MachineObserver:
         self._machines = shared.caches.machines.store
         self._labels_of = lru_cache(MAX_SPECS)(self._labels)
         self._adopted: set[str] = set()
-        """UIDs of Machines that joined under another program: they have conditions from it."""
+        """UIDs of Machines that another program managed while they joined, as their conditions
+        show."""
         self._has_failed = False
         """Whether the last update of the provider's metrics failed, so that it is logged once."""
         metrics.MACHINES.read = self._counts
@@ -94,7 +95,10 @@ class MachineObserver:
             self._has_failed = True
 
     def _managed(self) -> Iterator[Machine]:
-        """Return the Machines of this daemon; another one exports those of another name."""
+        """Return the Machines that this daemon is responsible for, without those with initializers.
+
+        A daemon with another `--kubermatic-name` exports the metrics of its own Machines.
+        """
         is_ignored = self._caches.codec.is_ignored
         return (machine for machine in self._machines.list() if not is_ignored(machine))
 
@@ -134,7 +138,7 @@ class MachineObserver:
         return [(dict(labels), count) for labels, count in counts.items()]
 
     def _labels(self, text: bytes) -> tuple[tuple[str, str], ...]:
-        """Return the labels of Machines with this kubelet version and provider spec, as JSON."""
+        """Return the metric labels of Machines; `text` = JSON of their kubelet version and spec."""
         version, config = msgspec.json.decode(text)
         labels = {"size": ""}
         with suppress(AttributeError, CloudError):  # the response may have any type

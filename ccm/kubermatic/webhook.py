@@ -1,7 +1,7 @@
 """Webhook that sets defaults in new Machines and MachineDeployments, and validates them.
 
-It makes no request. Checks that need the cloud, a Secret or a ConfigMap are done by the controller
-before it creates an instance. As in Kubermatic, MachineSets are not checked.
+The webhook makes no request. Checks that need the cloud, a Secret or a ConfigMap are done by the
+controller before it creates an instance. As in Kubermatic, MachineSets are not checked.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _DEPLOYMENT_DEFAULTS: Mapping[str, Any] = {
 
 
 MAX_FAULTS = 20
-"""Number of faults in the message of a denied write."""
+"""Maximum number of faults in the message of a denied write."""
 
 
 class Denial(Exception):
@@ -136,7 +136,7 @@ class MachineWebhook:
 
         Args:
             spec: the spec.
-            document: the same, decoded.
+            document: the same spec, decoded.
             where: beginning of messages.
             warnings: warnings for the client are appended.
 
@@ -182,7 +182,7 @@ class MachineWebhook:
     def _faults(self, config: ProviderConfig, document: documents.MachineSpec) -> Iterator[str]:
         """Yield why a spec of a machine is invalid, whatever its provider."""
         where, provider = "spec.providerSpec.value", config.cloud_provider
-        # Another program may serve the other names.
+        # Another program may serve the other providers in `CLOUD_PROVIDERS`.
         if provider not in CLOUD_PROVIDERS and not self._serves(provider):
             known = ", ".join(sorted(CLOUD_PROVIDERS))
             yield f"{where}.cloudProvider is {provider!r}; it must be one of {known}"
@@ -268,7 +268,7 @@ def _bound_faults(deployment: MachineDeployment) -> Iterator[str]:
     if not (replicas.is_amount(surge) and replicas.is_amount(unavailable)):
         return
     where = "spec.strategy.rollingUpdate"
-    # Of 100 replicas, a percentage is its own number.
+    # With 100 replicas, a percentage resolves to its own number.
     most = replicas.resolve_amount(unavailable, 100, up=True)
     if isinstance(unavailable, str) and most > 100:
         yield f"{where}.maxUnavailable is {unavailable!r}; it must be at most 100%"

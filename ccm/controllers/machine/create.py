@@ -209,7 +209,7 @@ class CreateFlow:
         return creation.match_named(listing.records, status, machine, adopt_unmarked=adopts)
 
     async def _confirmed_vm(self, listing: VMListing) -> MachineRecord | None:
-        """Return the VM of the stored provider ID; None = missing, or its owner is not confirmed."""
+        """Return the VM of the stored provider ID; None = missing, or owner not confirmed."""
         machine = self.machine
         if not await self._without_slot(self._vms.confirm(machine, self._machine_class)):
             return None

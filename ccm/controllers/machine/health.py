@@ -564,7 +564,7 @@ class InPlaceUpdater:
     async def _prepare(
         self, machine: Machine, node: Node, decision: in_place_update.UpdateDecision
     ) -> float | None:
-        """Drain the node, then let its updater begin; return the requeue delay, None = no requeue."""
+        """Drain the node, then let its updater begin; return the requeue delay or None."""
         now, settings = clock.now(), self._context.settings
         if decision.drains:
             failure = await self._drain(machine, node)
