@@ -80,7 +80,7 @@ class _Own:
 def parse_target(words: Sequence[str]) -> tuple[str, str, str]:
     """Return the action, and name and API group of the MachineDeployment.
 
-    All are empty for invalid words; the group is empty if it is not named.
+    All three are empty for invalid words; the group is empty if the words contain no group.
     """
     action, *objects = words or ("",)
     word, _, name = "/".join(objects).partition("/")

@@ -65,8 +65,8 @@ class SetState:
         is_frozen: whether the set has the label `freeze`, so that it creates no machines.
         has_condition: whether the condition `Frozen` agrees with `is_frozen`.
         wants_unfreeze: whether a user requests to unfreeze the set.
-        was_unfrozen: whether a user unfroze the set after the last periodic reconcile, and it has
-            not got a new machine since.
+        was_unfrozen: whether a user unfroze the set after the last periodic reconcile, and the set
+            has got no new machine since then.
     """
 
     count: int
@@ -226,8 +226,8 @@ class MachineOvershootController:
         """Write condition and label of an object; record an event if `frozen` changes."""
         condition = partial(self._condition_patch, frozen=frozen, reason=reason, message=message)
         labeled = partial(self._label_patch, frozen=frozen)
-        # The label patch also removes the unfreeze annotation. It comes last, so that a failure of
-        # the other write is retried.
+        # The label patch also removes the unfreeze annotation. The label is written last, so that a
+        # failure of the other write is retried.
         await writer.change(obj, PatchStep(condition, "status"), PatchStep(labeled))
         if obj.is_frozen is not frozen:
             self._report(obj, frozen=frozen, reason=reason, text=message)

@@ -142,7 +142,7 @@ def _update(index: dict[str, set[str]], name: str, key: str, *, is_gone: bool) -
 
 
 def _approval_patch(obj: CertificateSigningRequest, message: str) -> Patch | None:
-    """Return the patch that approves a request; None = it was decided in the meantime."""
+    """Return the patch that approves a request; None = the request is already decided."""
     if not obj.is_pending:
         return None
     approved = {"type": "Approved", "status": STATUS_TRUE, "reason": REASON, "message": message}

@@ -204,7 +204,7 @@ def failed(results: Sequence[CheckResult]) -> bool:
 
 
 def text(result: CheckResult) -> Iterator[str]:
-    """Yield the output lines of a result; none if another check reports the cause."""
+    """Yield the output lines of a result; no line if another check reports the cause."""
     finding = result.finding
     if finding.cause:
         return

@@ -69,7 +69,8 @@ def _kubermatic(
 
 
 CHECKS = (
-    # First, because the administrator must see its result first. It opens clients of its own.
+    # First, because the administrator must see its result first. This check opens clients of its
+    # own.
     DoctorCheck(
         "start",
         "deletions at a start",

@@ -31,7 +31,8 @@ _CONTROLLERS = {
     NODE: "cloud-node-controller",
     SERVICE: "service-lb-controller",
 }
-"""Kind of object -> controller that works on it; controllers of machines have the kind as alias."""
+"""Kind of object -> controller that works on the object; controllers of machine objects have the
+kind as alias."""
 
 _WATCHES = "cloud-node-lifecycle-controller"
 

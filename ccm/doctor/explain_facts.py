@@ -1,10 +1,10 @@
 """Gathers the facts about one object, from the cluster and from the leader.
 
-The request to the daemon carries the user's credentials from the kubeconfig. It uses a port-forward
-to the Pod that holds the Lease, so that the Pod network need not be reachable. TLS ends at the
-daemon, so only the daemon sees a token, and client certificates work too. Through a port-forward
-the daemon's certificate is not verified: it is self-signed by default, and the API server controls
-that connection.
+The request to the daemon carries the user's credentials from the kubeconfig. The request uses a
+port-forward to the Pod that holds the Lease, so that the Pod network need not be reachable. TLS
+ends at the daemon, so only the daemon sees a token, and client certificates work too. Through a
+port-forward the daemon's certificate is not verified: it is self-signed by default, and the API
+server controls that connection.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ async def gather_facts(
             kubeconfig.
         address: `host:port` of the daemon; empty = use a port-forward to the leader.
         trust: TLS settings for a daemon at `address`.
-        group: API group of a machine object; empty = the only one that the API server serves.
+        group: API group of a machine object; empty = the only group that the API server serves.
 
     Raises:
         KubeError: the object cannot be read.

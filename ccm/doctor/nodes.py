@@ -29,7 +29,7 @@ CONCURRENCY = 8
 """Maximum number of concurrent lookups."""
 
 LATE_AFTER_S = 60.0
-"""Seconds for which a node may stay uninitialised before that is a failure."""
+"""Seconds for which a node may stay uninitialised before the check fails."""
 
 _ALIKE = 0.7
 _NO_DAEMON = "no daemon is active"

@@ -110,7 +110,7 @@ async def kubeconfig(case: Case) -> CheckFinding:
 async def client_of_role(case: Case, role: str) -> Client:
     """Return the client for the cluster with a role for machine controllers.
 
-    It is `case.client` if the daemon's cluster has that role.
+    The client is `case.client` if the daemon's cluster has that role.
 
     Raises:
         KubeError: the kubeconfig of the cluster is unusable.
@@ -134,7 +134,7 @@ async def find_machine_api(client: Client, kind: str, group: str) -> MachineApi:
     Args:
         client: client of the API server.
         kind: kind of the object in lower case, for example `machineset`.
-        group: name of the API group; empty = the only one that the API server serves.
+        group: name of the API group; empty = the only group that the API server serves.
 
     Raises:
         ExaminationError: the user has to name one of several groups.

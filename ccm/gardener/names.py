@@ -1,4 +1,4 @@
-"""Names of Gardener's API group. They are a public API: do not change or remove any.
+"""Names of Gardener's API group. The names are a public API: do not change or remove any.
 
 Source: Gardener's machine-controller-manager (MCM), v1alpha1 objects. "Ours" = MCM lacks the name.
 Names with the domain `kubernetes.io` are in `ccm.model.names`.
@@ -76,7 +76,8 @@ ANNOTATION_CREATION_TIMEOUT = "node.machine.sapcloud.io/effective-creation-timeo
 """On a Machine or in the template of a MachineSet: overrides the creation timeout."""
 
 ANNOTATION_JOIN_DURATION = "node.machine.sapcloud.io/machine-join-duration"
-"""On a Machine: the time that it took to join. kube-ccm neither reads nor writes it."""
+"""On a Machine: the time that the Machine took to join. kube-ccm neither reads nor writes this
+annotation."""
 
 ANNOTATION_APPLIED = "node.machine.sapcloud.io/last-applied-anno-labels-taints"
 """On a Node: JSON of the metadata that was applied from its machine's template."""
@@ -85,7 +86,7 @@ ANNOTATION_APPLIED_CAPACITY = "node.machine.sapcloud.io/last-applied-virtual-cap
 """On a Node: JSON of the resources that were added to its capacity."""
 
 ANNOTATION_NOT_MANAGED = "node.machine.sapcloud.io/not-managed-by-mcm"
-"""On a Node, `1`: it has no Machine."""
+"""On a Node, `1`: the Node has no Machine."""
 
 ANNOTATION_UPDATE_FAILED = "node.machine.sapcloud.io/update-failed-reason"
 """On a Node: why its in-place update failed."""
@@ -105,7 +106,7 @@ ANNOTATION_TOKEN_ID = "machine.sapcloud.io/bootstrap-token-id"  # noqa: S105 - a
 
 ANNOTATION_ORIGIN = "machine.sapcloud.io/created-with"
 """On a Machine: comma-separated short hashes of credentials and region with which its VM was
-created, or which have shown the VM since; the newest last. Ours."""
+created, or which have shown the VM since then; the newest last. Ours."""
 
 ANNOTATION_CREATION = "machine.sapcloud.io/creation-started"
 """On a Machine: records that the controller has asked the cloud for a VM, or is about to. The

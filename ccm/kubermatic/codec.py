@@ -296,7 +296,7 @@ def label_operating_system(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _error_reason(status: MachineStatus) -> str | None:
-    """Return `errorReason`; None = nothing for a user to do."""
+    """Return `errorReason`; None = a user need not act."""
     if status.state != OperationState.FAILED.value or not status.code:
         return None
     reason = _REASONS.get(status.code)

@@ -1,4 +1,4 @@
-"""Names of Kubermatic's API group. They are a public API: do not change or remove any.
+"""Names of Kubermatic's API group. The names are a public API: do not change or remove any.
 
 Source: Kubermatic's machine-controller, `cluster.k8s.io/v1alpha1`. "Ours" = that program lacks the
 name. Names with the domain `kubernetes.io` are in `ccm.model.names`, except those that the
@@ -84,7 +84,7 @@ value is the UID of the Machine, or of the MachineSet that created it. Ours."""
 
 ANNOTATION_ORIGIN = "kube-ccm/created-with"
 """On a Machine: comma-separated short hashes of the credentials with which its instance was
-created, or which have shown it since. Ours."""
+created, or which have shown the instance since then. Ours."""
 
 ANNOTATION_DELETION = "kube-ccm/deletion-state"
 """On a Machine: JSON of the progress of its deletion. Ours."""

@@ -26,7 +26,7 @@ _Version = tuple[tuple[int, ...], tuple[Any, ...]]
 """Numbers and pre-release of a version; versions are ordered as tuples are."""
 
 _RELEASE = (1,)
-"""Pre-release of a version without one: it is later than every pre-release."""
+"""Sort key of a version without a pre-release, which is later than every pre-release."""
 
 
 def _parse(text: str) -> _Version | None:
@@ -35,7 +35,7 @@ def _parse(text: str) -> _Version | None:
     if match is None:
         return None
     *numbers, pre_release = match.groups()
-    # Numbers are lower than other identifiers; the longer one of two numbers is the higher.
+    # Numbers are lower than other identifiers; of two numbers, the longer is higher.
     parts = tuple(
         (0, len(part.lstrip("0")), part.lstrip("0")) if part.isdigit() else (1, 0, part)
         for part in (pre_release or "").split(".")
@@ -47,7 +47,7 @@ def _parse_constraints(text: str) -> list[list[tuple[str, _Version]]]:
     """Parse constraints: alternatives, each a list of operator and version.
 
     Raises:
-        ValueError: they are invalid; the message is the wrong part.
+        ValueError: the constraints are invalid; the message is the invalid part.
     """
     alternatives = []
     for alternative in text.split("||"):

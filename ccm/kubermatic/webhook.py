@@ -174,7 +174,7 @@ class MachineWebhook:
             return value
 
     def _serves(self, provider: str) -> bool:
-        """Return whether a provider is the one of this daemon."""
+        """Return whether this daemon serves a provider."""
         cloud = self._cloud()
         served = cloud.with_kubermatic().machine_providers if cloud.kubermatic else ()
         return provider.casefold() in map(str.casefold, served)
@@ -209,7 +209,7 @@ def _object(body: msgspec.Raw) -> Json:
 
 
 def _mapping(value: Any) -> Json:
-    """Return a JSON object; empty if the value is none."""
+    """Return the value if it is a JSON object, else an empty object."""
     return value if isinstance(value, dict) else {}
 
 
@@ -219,7 +219,10 @@ def _template_spec(obj: Json) -> Json:
 
 
 def _named(spec: Json, name: str) -> Json:
-    """Return the spec of a Machine with the name of its Node; a generated name is still empty."""
+    """Return the spec of a Machine with the Machine's name for the Node, unless a name is set.
+
+    A Machine whose name the API server will generate has no name yet.
+    """
     metadata = _mapping(spec.get("metadata"))
     if not name or metadata.get("name"):
         return spec
@@ -256,7 +259,7 @@ def _filled(fields: Json, defaults: Mapping[str, Any]) -> Json:
 
 
 def _message(faults: Sequence[str]) -> str:
-    """Return the message for faults. It is cut, because a spec may have thousands of faults."""
+    """Return the message for faults: at most `MAX_FAULTS`, as a spec may have thousands."""
     more = len(faults) - MAX_FAULTS
     shown = [*faults[:MAX_FAULTS], *([f"and {more} more"] if more > 0 else [])]
     return "; ".join(shown)
@@ -284,7 +287,7 @@ _OPTIONS = re.compile(r'\A(?:[^\s"]|"(?:\\.|[^"\\])*")+[ \t]+')
 
 
 def is_authorized_key(text: str) -> bool:
-    """Return whether a text consists of lines of authorized_keys, without wrong ones."""
+    """Return whether a text consists of valid lines of authorized_keys."""
     lines = [line.strip() for line in text.splitlines()]
     keys = [line for line in lines if line and not line.startswith("#")]
     return bool(keys) and all(_is_key(line) or _is_key(_OPTIONS.sub("", line)) for line in keys)

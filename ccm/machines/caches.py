@@ -335,7 +335,7 @@ class Caches:
         if machine.provider_id or machine.is_deleting or not self.codec.user_data_namespace:
             return ""
         if self.class_of(machine).faults:
-            return ""  # they come first
+            return ""  # the faults of the class come first
         asked = [""]
         try:
             found = self._user_data(machine, asked.append)

@@ -45,7 +45,8 @@ class Codec(abc.ABC):
             metrics of single objects, because these metrics have Gardener's names.
         manifest: file with the CRDs, for messages.
         namespace_flag: name of the flag for the objects' namespace, without dashes.
-        user_data_namespace: namespace of Secrets with user data; empty = they are part of classes.
+        user_data_namespace: namespace of Secrets with user data; empty = user data are part of the
+            classes.
     """
 
     names: Names
@@ -82,7 +83,7 @@ class Codec(abc.ABC):
 
         Args:
             obj: the machine.
-            owner: its set; None = it has none.
+            owner: the machine's set; None = the machine has no set.
             secret: returns a Secret of `user_data_namespace` by name.
 
         Raises:
@@ -107,7 +108,7 @@ class Codec(abc.ABC):
         return self.machine_status_patch(obj, wanted)
 
     def preserved(self, obj: Machine, planned_for: Machine, until: datetime | None) -> Patch | None:
-        """Return the patch that stores until when a machine is preserved; None = up to date.
+        """Return the patch that stores the end of a machine's preservation; None = up to date.
 
         Args:
             obj: the newest version.

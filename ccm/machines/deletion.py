@@ -218,7 +218,7 @@ class DeletionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         uid: UID of the machine: a restored copy of the object must not continue the deletion.
         stage: current stage.
         forced: whether the drain used force.
-        since: time since which the deletion has waited for volumes; empty = it has not.
+        since: time since which the deletion has waited for volumes; empty = no wait has begun.
         not_visible: time since which the cloud has not shown the VM to the class's credentials,
             which may belong to another project; empty = no wait for the former credentials.
         not_visible_origin: `ResolvedClass.origin` of the credentials of `not_visible`.
@@ -363,7 +363,7 @@ def requested_at(machine: Machine) -> datetime | None:
 def ignores_drain_failure(machine: Machine, now: datetime, settings: MachineSettings) -> bool:
     """Return whether the deletion continues after a failed drain.
 
-    That is the case if a user forces the deletion, or after the drain timeout.
+    True if a user forces the deletion, or after the drain timeout.
     """
     limit = timedelta(seconds=settings.of(machine).drain_timeout_s)
     return machine.force_deletion or now > (requested_at(machine) or now) + limit

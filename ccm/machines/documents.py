@@ -19,7 +19,7 @@ _MOST_S = 2**31 - 1
 
 
 def to_phase(text: str) -> Phase:
-    """Return the phase of a text; `FOREIGN` for an unknown one."""
+    """Return the phase with this value; `FOREIGN` for an unknown value."""
     try:
         return Phase(text)
     except ValueError:

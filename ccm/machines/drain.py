@@ -39,7 +39,7 @@ class DrainTask:
             `Terminating` on it.
         cordon: whether to cordon the node; False = a taint keeps new Pods off already.
         left_s: seconds from the creation of the task to the deadline, so that jumps of clocks do
-            not move the deadline; None = compute them from `deadline` when the drain starts.
+            not move the deadline; None = computed from `deadline` at the start of the drain.
     """
 
     machine: Machine

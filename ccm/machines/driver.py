@@ -137,7 +137,7 @@ class ConfirmedVMs:
         self._confirmed: dict[str, str] = {}
 
     def owns_vm(self, machine: Machine) -> bool:
-        """Return whether the VM with the machine's provider ID is confirmed to belong to it."""
+        """Return whether the machine is confirmed as the owner of the VM with its provider ID."""
         provider_id = machine.provider_id
         return bool(provider_id) and self._confirmed.get(machine.uid) == provider_id
 
@@ -155,7 +155,7 @@ class ConfirmedVMs:
     async def confirm(self, machine: Machine, machine_class: ResolvedClass) -> bool:
         """Ask the cloud whether a machine owns the VM of its provider ID.
 
-        If the cloud has confirmed the owner before, it is not queried again.
+        If the cloud has confirmed the owner before, there is no further query.
 
         Returns:
             True: the machine owns the VM. False: there is no provider ID, the class is unusable,

@@ -198,7 +198,7 @@ class PhaseHistory:
     copied_s: float | None = None
 
     def elapsed_s(self, timeout: Timeout, now: Moment) -> float:
-        """Return the seconds that have elapsed of a timeout."""
+        """Return how many seconds of a timeout have elapsed."""
         if timeout.since_creation:
             return self.age_s + now.steady_s - self.known_s
         return self.carried_s + now.steady_s - self.began_s
@@ -244,7 +244,7 @@ def is_critical(node: Node, settings: MachineSettings) -> bool:
 def phase_history(machine: Machine, before: PhaseHistory | None, now: Moment) -> PhaseHistory:
     """Return the history of a machine's phase, continued from the history `before`.
 
-    None as `before` = this process sees the machine for the first time.
+    `before` is None if this process sees the machine for the first time.
     """
     status = machine.status
     if before is None or before.uid != machine.uid:

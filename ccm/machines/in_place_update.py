@@ -329,8 +329,8 @@ def _taints_with(node: Node, wanted: Taint | None, names: Names) -> Sequence[Tai
 #
 # Labels of the node request the update and contain its result. A condition of the node reports each
 # step; the updater starts only once the condition has the reason `ReadyForUpdate`. The phase
-# InPlaceUpdating is written before that condition: during the update the node may disappear, and
-# its health is ignored.
+# InPlaceUpdating is written before that reason: during the update the node may disappear, and its
+# health is ignored.
 
 UNDER_WAY = frozenset({Phase.UPDATING, Phase.UPDATE_FAILED})
 """Phases of a machine whose update runs or has failed."""

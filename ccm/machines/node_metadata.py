@@ -102,9 +102,9 @@ def patch(
     if not metadata and not spec_patch:
         return None
     # A patch replaces the whole list of taints: the resourceVersion precondition protects
-    # concurrent changes of taints. It also keeps us from overwriting an annotation that a user sets
-    # while the node joins. All other fields are merged without the precondition, so that updates of
-    # the kubelet cause no conflict.
+    # concurrent changes of taints. The precondition also keeps us from overwriting an annotation
+    # that a user sets while the node joins. All other fields are merged without the precondition,
+    # so that updates of the kubelet cause no conflict.
     version = version_precondition(node) if spec_patch or initial else {}
     return {**spec_patch, "metadata": uid_precondition(node) | version | metadata}
 

@@ -179,7 +179,7 @@ class Owners:
         self._names = {machine.name for machine in known}
 
     def owns(self, record: MachineRecord) -> bool:
-        """Return whether a machine has the VM's provider ID, or a machine in creation its UID."""
+        """Return whether a machine has the VM's provider ID or, if in creation, the VM's UID."""
         return record.info.provider_id in self._by_id or record.identity.uid in self._making
 
     def may_own(self, record: MachineRecord) -> bool:
@@ -286,8 +286,8 @@ def _key(record: MachineRecord) -> str:
 
 def _is_old_enough(record: MachineRecord, sighting: Sighting, now: datetime) -> bool:
     if _is_unmarked(record):
-        # The minimum age protects VMs whose machines are not in the cache yet. It is not needed
-        # here: this VM's machine was in the cache, and its deletion was observed.
+        # The minimum age protects VMs whose machines are not in the cache yet. That protection is
+        # not needed here: this VM's machine was in the cache, and its deletion was observed.
         return (now - sighting.since).total_seconds() >= SIGHTING_INTERVAL_S
     # Without a creation time from the cloud, the age counts from the first sighting.
     since = record.created or sighting.since

@@ -59,7 +59,7 @@ class PreservationDecision:
     Attributes:
         action: the action.
         value: value of the `preserve` annotation that applies, of the node or of the machine.
-        until: end of the preservation; None = none planned or stored.
+        until: end of the preservation; None = no end is planned or stored.
         removes_annotation: whether to remove the annotation, because the preservation has ended.
         node_value: value of the node's annotation to record on the machine; empty = none.
         by_node: whether the node's annotation applies, so that the machine's own is removed.
@@ -201,7 +201,7 @@ def condition_patch(
         decision: the decision about the machine.
         now: the time.
         settings: names and settings.
-        drained: whether the drain succeeded; None = there was none, or it is running.
+        drained: whether the drain succeeded; None = there was no drain, or the drain is running.
     """
     names = settings.names
     if decision.until is None or decision.action is PreservationAction.NOTHING:

@@ -1,7 +1,7 @@
 """Reasons of events, types of conditions, and event sources of the machine controllers.
 
-They are a public API: do not change or remove any. "Ours" = Gardener's machine-controller-manager
-(MCM) lacks the name; all other names are MCM's.
+These names are a public API: do not change or remove any. "Ours" = Gardener's
+machine-controller-manager (MCM) lacks the name; all other names are MCM's.
 """
 
 from __future__ import annotations

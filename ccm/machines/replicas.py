@@ -375,7 +375,7 @@ def _failed(machine: Machine, owner: str) -> FailedMachine:
 
 
 def available_in_s(machine: Machine, min_ready_s: float, now: datetime) -> float:
-    """Return the seconds until a ready machine counts as available; 0 or less = it does."""
+    """Return the seconds until a ready machine counts as available; 0 or less = available."""
     if not min_ready_s:
         return 0.0
     since = machine.status.since or machine.created

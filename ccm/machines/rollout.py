@@ -114,7 +114,7 @@ def plan(
 
     Args:
         deployment: the deployment.
-        sets: sets that it controls, with their machines and nodes.
+        sets: sets that the deployment controls, with their machines and nodes.
         now: the time.
         settings: names and settings.
         taken: names of all other sets, which a new set cannot have.
@@ -355,7 +355,7 @@ def new_and_old(
     """Return the set of the newest template, and the other sets, the oldest first.
 
     The newest template is the one in the deployment. Of several sets with this template, return the
-    oldest that is not being deleted; None if there is none.
+    oldest that is not being deleted; None = there is no such set.
     """
     ordered = sorted(sets, key=lambda machine_set: machine_set.creation_key)
     essence = deployment.template.essence
@@ -418,7 +418,7 @@ def sets_to_clean_up(
 def resolve_rollback(
     deployment: MachineDeployment, sets: Sequence[PopulatedSet], names: Names
 ) -> Rollback:
-    """Return the set whose template a rollback restores, or the reason why none is restored."""
+    """Return the set whose template a rollback restores, or why no template is restored."""
     requested = deployment.rollback_to or 0
     known = {
         revision_of(machine_set.annotations, names): machine_set

@@ -32,8 +32,8 @@ class Names:
 
     Attributes:
         finalizer: finalizer of machines and classes.
-        second_finalizer: another finalizer of machines: `finalizer` may go once the VM is gone,
-            this one once the node is gone, too.
+        second_finalizer: another finalizer of machines: `finalizer` may be removed once the VM is
+            gone, `second_finalizer` only once the node is gone, too.
         owner_finalizer: finalizer of sets and deployments.
         secret_finalizer: finalizer of Secrets that classes refer to.
         priority: annotation of a machine: machines with a lower value are deleted first.
@@ -82,7 +82,8 @@ class Names:
         freeze: label of a set or deployment that creates no machines.
         frozen: value of `freeze`.
         unfreeze: annotation with which a user unfreezes a set or deployment.
-        scale_up_disabled: label of an old set during an in-place update: it creates no machines.
+        scale_up_disabled: label of an old set during an in-place update: the set creates no
+            machines.
         trigger: annotation of a deployment: machines that the autoscaler wants deleted.
         scaler_time: annotation of deployment and set: time of the last scaling by the autoscaler.
         revision: annotation of deployment and set: revision of the template.

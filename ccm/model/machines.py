@@ -227,8 +227,8 @@ class MachineClass(KubeObject, frozen=True, kw_only=True):
         imports: provider IDs of VMs that machines may own even if the labels or tags of the VMs
             name another owner.
         extra_capacity: resources that are added to the capacity of nodes.
-        place: instance type and zone of the VMs, for metrics; empty = the class does not state it.
-        region: region of the VMs; empty = the class does not state it.
+        place: instance type and zone of the VMs, for metrics; empty = not stated in the class.
+        region: region of the VMs; empty = not stated in the class.
         is_held: whether the class has the finalizer of this program.
         gaps: required properties that the class lacks, one sentence each.
         conditions: conditions of the object.
@@ -292,7 +292,7 @@ class Machine(KubeObject, frozen=True, kw_only=True):
         marked: time at which the cluster autoscaler chose the machine for deletion; None = never.
         preserve: value of the preserve annotation on the object (`Preserve`).
         preserve_of_node: value of the node's preserve annotation that was applied last.
-        was_moved: whether an update in place moved the machine here from another set.
+        was_moved: whether an update in place moved the machine from another set to its present set.
         vm_name: name of VM and node; empty = the name of the machine.
         own_class: class that the object itself contains, in an API group without class objects.
         source: document of the API group; for the codec only.
@@ -342,7 +342,7 @@ class Machine(KubeObject, frozen=True, kw_only=True):
 
     @property
     def spec(self) -> object:
-        """Spec of the document; only to compare it with another spec."""
+        """Spec of the document; only for comparisons with another spec."""
         return self.source.spec
 
     @property
@@ -424,8 +424,8 @@ class DeploymentStatus:
         preserved: number of failed machines that are preserved.
         unavailable: number of machines that are missing or unavailable.
         conditions: conditions of the deployment, including those of other writers.
-        collisions: number of collisions with names of existing sets (`collisionCount`); it is
-            hashed into the name of the next set.
+        collisions: number of collisions with names of existing sets (`collisionCount`); the number
+            is hashed into the name of the next set.
         failed: machines that failed.
     """
 

@@ -119,7 +119,7 @@ class KubeObject(Wire, frozen=True, kw_only=True):
         return self.metadata.deletion_timestamp is not None
 
     def is_older_than(self, other: KubeObject) -> bool:
-        """Return whether this is an earlier state of the object `other`; False = no or unknown."""
+        """Return whether this is an earlier state of the object `other`; False also if unknown."""
         own, others = map(parse_digits, (self.resource_version, other.resource_version))
         return self.uid == other.uid and own is not None and others is not None and own < others
 

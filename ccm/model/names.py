@@ -59,7 +59,8 @@ LABEL_OS = "kubernetes.io/os"
 LABEL_ARCH = "kubernetes.io/arch"
 
 LABEL_APP = "app.kubernetes.io/name"
-"""Application of a Deployment and its Pods; on ours, the name of the program."""
+"""Application of a Deployment and its Pods; on the Deployments of this project, the program's
+name."""
 
 LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
 LABEL_INSTANCE = "app.kubernetes.io/instance"

@@ -151,7 +151,7 @@ def node_patch(
     taints: Sequence[Taint] | None = None,
     spec: Mapping[str, Any] | None = None,
 ) -> Patch | None:
-    """Return the patch that makes a node have the given values; None = the node has them.
+    """Return the patch that sets the given values on a node; None = the node has these values.
 
     Args:
         labels: labels to set; None as a value removes a label.

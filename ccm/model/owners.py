@@ -1,8 +1,8 @@
 """Owner references: controllers of objects, adoption and release. No I/O.
 
 At most one owner of an object is its controller. A patch replaces the whole list of owners, because
-custom resources have no merge key for it. The precondition of a patch is the resourceVersion of the
-object from which the list was computed.
+custom resources have no merge key for this list. The precondition of a patch is the resourceVersion
+of the object from which the list was computed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def adoption_patch(obj: KubeObject, owner: OwnerReference) -> Patch:
 
 
 def release_patch(obj: KubeObject, owner_uid: str) -> Patch | None:
-    """Return the patch that removes an owner from the object; None = not an owner."""
+    """Return the patch that removes an owner from the object; None = no such owner."""
     owners = obj.metadata.owner_references or []
     others = [reference for reference in owners if reference.uid != owner_uid]
     return None if len(others) == len(owners) else _owned_by(obj, others)

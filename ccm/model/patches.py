@@ -1,10 +1,10 @@
 """Patches that contain only changed fields, and their preconditions. No I/O.
 
 With resourceVersion as precondition, the API server refuses a patch (409) after any change of the
-object. With the UID as precondition, it refuses a patch for another object of the same name (409,
-or 422 naming `metadata.uid`). A list without a merge key is replaced as a whole. A patch with such
-a list needs the resourceVersion from which the list was computed: otherwise the patch would undo
-concurrent changes.
+object. With the UID as precondition, the API server refuses a patch for another object of the same
+name (409, or 422 naming `metadata.uid`). A list without a merge key is replaced as a whole. A patch
+with such a list needs the resourceVersion from which the list was computed: otherwise the patch
+would undo concurrent changes.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from ccm.model.meta import KubeObject, ObjectMeta, Wire
 from ccm.model.selectors import BadSelectorError, LabelSelector, matches
 
 DEFAULT_GRACE_S = 30
-"""Seconds of the grace period of a Pod that sets none (Kubernetes API)."""
+"""Grace period in seconds of a Pod whose spec sets no grace period (Kubernetes API)."""
 
 
 class ClaimSource(Wire, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ class Pod(KubeObject, frozen=True, kw_only=True):
 
 
 class BudgetSpec(Wire, frozen=True, kw_only=True):
-    """Desired state of a PodDisruptionBudget; without a selector it covers no Pod."""
+    """Desired state of a PodDisruptionBudget; a budget without a selector covers no Pod."""
 
     selector: LabelSelector | None = None
 
@@ -102,7 +102,7 @@ class PodDisruptionBudget(KubeObject, frozen=True, kw_only=True):
     status: BudgetStatus = BudgetStatus()
 
     def covers(self, pod: Pod) -> bool:
-        """Return whether a Pod is in the budget's namespace and matches its selector."""
+        """Return whether a Pod is in the budget's namespace and matches the budget's selector."""
         return pod.namespace == self.namespace and budget_selects(self.spec.selector, pod.labels)
 
     is_over = covers  # alias for one release

@@ -91,8 +91,8 @@ class PlannedChange:
         action: kind of the change.
         what: path of the changed field; kind of the object, if the object is deleted; or type of
             the cloud resource, such as `BALANCER`.
-        old: current value; None if there is none or it is unknown.
-        new: future value; None if there is none or it is unknown.
+        old: current value; None = no value, or unknown.
+        new: future value; None = no value, or unknown.
         after_s: seconds that the daemon would wait before the change.
         note: condition or explanation of the change; empty = none.
     """

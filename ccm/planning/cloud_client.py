@@ -195,7 +195,7 @@ class RecordingCloudClient(CloudClient):
     ) -> object:
         """Return the cloud's answer or its error.
 
-        If a query times out, and no other query was answered while it waited, no more queries are
+        If a query times out, and no other query was answered in the meantime, no more queries are
         sent.
         """
         query = (operation.verb, " ".join(filter(None, map(_subject_name, args))))

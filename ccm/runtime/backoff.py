@@ -104,7 +104,7 @@ def classify(error: Exception) -> RetryDecision:
     if isinstance(error, cloud.CloudError):
         retry = cloud.policy_for(error)
         after_s = error.seconds if isinstance(error, cloud.RetryAfter) else None
-        # Rejected credentials make all keys fail, and one success shows that all can continue.
+        # Rejected credentials make all keys fail, and one success shows that all keys can continue.
         passing = cloud.Unavailable | cloud.DeadlineExceeded | cloud.Unauthenticated
         outage = isinstance(error, passing)
         return RetryDecision(retry=retry, after_s=after_s, event=retry.event, outage=outage)
@@ -190,7 +190,7 @@ class ItemBackoff(Generic[K]):
         return self._pause(key, seconds, now)
 
     def postpone(self, key: K, now: float) -> float:
-        """Delay an item whose attempt succeeded but has to be repeated; return the seconds.
+        """Delay an item whose attempt succeeded but has to be repeated; return the delay.
 
         The delay grows as after failures.
         """

@@ -85,8 +85,8 @@ class PassTimer:
 
         Args:
             keys: keys that the pass will reconcile.
-            joins: during a pass, True adds the keys to it, and False ignores them. A periodic pass
-                needs False: otherwise the measurement might never end.
+            joins: if a pass is running, True adds the keys to that pass, and False ignores the
+                keys. A periodic pass needs False: otherwise the measurement might never end.
         """
         if not self._open:
             self._since = clock.monotonic()

@@ -6,9 +6,9 @@ to another cluster, or returns empty lists. The controllers delete the objects o
 owners. If many owners are missing, `MassDeletionGuard` blocks the deletions until the owners are
 back or the administrator allows the deletions.
 
-The deletion record is a ConfigMap, so that a restart or a new leader does not unblock deletions. It
-lists recent and blocked deletions, by daemon and kind of object. The entries of other daemons, for
-other providers of the same cluster, stay untouched.
+The deletion record is a ConfigMap, so that a restart or a new leader does not unblock deletions.
+The record lists recent and blocked deletions, by daemon and kind of object. The entries of other
+daemons, for other providers of the same cluster, stay untouched.
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ class DeletionRecord:
             self.changed()
 
     def register_blocked(self, kind: str, blocked: Callable[[], Sequence[BlockedDeletion]]) -> None:
-        """Register a kind; `blocked` is called at each write and returns its blocked deletions."""
+        """Register a kind; `blocked` returns the kind's blocked deletions, at each write."""
         self._blocked[kind] = blocked
         self.changed()
 

@@ -167,7 +167,8 @@ class Manifest(Generic[F]):
         roles: returns in which clusters the controller needs its permissions for a resource and
             namespace, as roles of `ControllerContext.cluster`. The default, an empty role, is the
             daemon's own cluster.
-        off_by_default: whether `--controllers=*` leaves the controller off; its name turns it on.
+        off_by_default: whether `--controllers=*` leaves the controller off; only its name in the
+            list turns the controller on.
         lease: returns the Lease that keeps out another program with the same task; None = the
             daemon's own Lease suffices.
         gates: feature gates that only this controller reads.

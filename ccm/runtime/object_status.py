@@ -73,7 +73,8 @@ class ControllerStatus(Wire, frozen=True, kw_only=True):
 
     Attributes:
         last: outcome of the last reconcile; None: there was none, or its outcome was dropped.
-        in_work_s: seconds since a worker began to reconcile the key; None: no worker does.
+        in_work_s: seconds since a worker began to reconcile the key; None: no worker reconciles the
+            key.
         next_s: seconds until the next attempt; 0: the key is queued; None: no attempt is scheduled.
         failures: number of consecutive failures.
     """

@@ -70,7 +70,7 @@ class Ownership(Generic[O, T]):
     ) -> Sequence[T]:
         """Adopt and release objects, and return the objects that the owner controls afterwards.
 
-        A failed adoption or release does not stop the others.
+        A failed adoption or release does not stop the adoption or release of other objects.
 
         Args:
             owner: the claiming owner; while being deleted, it keeps its objects, and adopts and
@@ -217,7 +217,8 @@ class Expectations:
 
     def expect_creation(self, owner: str, namespace: str, name: str) -> None:
         """Record a creation before it is requested."""
-        # This may retry a creation with an unknown outcome, which is expected again from now on.
+        # The request may retry a creation with an unknown outcome, which is expected again from now
+        # on.
         self._resolve_uncertain(owner, name)
         self._wait(owner, namespace, name, "")
 
@@ -259,7 +260,8 @@ class Expectations:
     def observe(self, obj: KubeObject) -> None:
         """Clear the expectations that a cached object fulfils.
 
-        The object fulfils its creation; if it is being deleted, also its deletion.
+        An object fulfils the expectation of its creation and, if it is being deleted, of its
+        deletion.
         """
         change = self._fulfil(obj.key)
         # The object may come from a creation with an unknown outcome, of any owner.

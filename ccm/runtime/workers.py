@@ -143,7 +143,7 @@ class Workers:
         return self._count + min(len(self._slow) + 1, MAX_OVERFLOW) > len(self._since) + 1
 
     async def _work(self) -> None:
-        # If there are too many workers, this one ends after its reconcile.
+        # If there are too many workers, this worker ends after its reconcile.
         while self._running <= self._count + self._overflow:
             try:
                 key = await self.queue.get()

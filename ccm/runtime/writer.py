@@ -157,7 +157,7 @@ class ObjectWriter(Generic[T]):
         raise AssertionError("the last attempt returns or raises")
 
     def newest(self, cached: T) -> T:
-        """Return the cached object, or the result of the last write if the cache lags behind it."""
+        """Return the cached object, or the result of the last write if the cache lags behind."""
         latest = self._latest.get(cached.key)
         if latest is not None and not cached.is_older_than(latest):
             del self._latest[cached.key]

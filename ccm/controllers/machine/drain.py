@@ -46,7 +46,7 @@ class _Drain:
     def serves(self, task: DrainTask) -> bool:
         """Return whether this drain can be used for a task.
 
-        False if it failed, or differs from the task in `terminating` or `cordon`.
+        False if this drain failed, or differs from the task in `terminating` or `cordon`.
         """
         ends = [(candidate.terminating, candidate.cordon) for candidate in (self.task, task)]
         return ends[0] == ends[1] and self.progress.state is not DrainState.FAILED

@@ -1,7 +1,7 @@
 """Drain of one node: sets its condition, cordons it, and evicts its Pods until all are gone.
 
 After the deadline, or if the node stays unhealthy, the drain deletes the remaining Pods by force.
-It observes the node's Pods by a watch, and polls nothing. The drain is idempotent: a restarted
+The drain observes the node's Pods by a watch, and polls nothing. It is idempotent: a restarted
 drain does not evict a terminating Pod again, but only waits for it.
 """
 
@@ -412,7 +412,8 @@ class NodeDrain:
 
     async def _delete(self, pod: Pod, grace_s: int) -> None:
         resource = self._tools.client.resource(PODS)
-        # Retried without a limit: FORCE_S limits the forced drain, and force ends the graceful one.
+        # Retried without a limit: FORCE_S limits the forced drain, and the start of the forced
+        # drain ends the graceful drain.
         while True:
             try:
                 await resource.delete(

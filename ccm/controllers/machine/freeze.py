@@ -72,7 +72,7 @@ def next_check_s(reach: FreezeState, period_s: float, timeout_s: float) -> float
 def thawed_status(machine: Machine, now: datetime) -> MachineStatus | None:
     """Return the status Running for a machine in the phase Unknown; None = no change.
 
-    The phase change restarts its health timeout after an outage of an API server.
+    The phase change restarts the machine's health timeout after an outage of an API server.
     """
     if machine.phase is not Phase.UNKNOWN or machine.is_deleting:
         return None

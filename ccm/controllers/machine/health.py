@@ -63,7 +63,7 @@ _WITHOUT_NODE = (Phase.PENDING, Phase.UNKNOWN)
 VM_CHECK_S = 10.0
 """Seconds between two queries for the VM of a machine whose node is missing or unhealthy; also the
 minimum seconds between the two NotFound responses that confirm that the VM is gone. Source:
-Kubermatic's machine-controller, which queries as often."""
+Kubermatic's machine-controller, which queries at this interval."""
 
 
 class HealthReconciler:
@@ -156,7 +156,7 @@ class HealthReconciler:
         """Return whether two queries, `VM_CHECK_S` apart, did not find the machine's VM.
 
         The VM is queried only if the listing of its class does not show it. If the cloud shows the
-        VM, or a call fails otherwise, two new queries are needed.
+        VM, or a call fails with another error than NotFound, two new queries are needed.
         """
         machine_class, now = self._caches.class_of(machine), clock.monotonic()
         try:
@@ -322,7 +322,7 @@ class HealthReconciler:
         return written.obj
 
     async def _delete_with_node(self, machine: Machine, cached: Node) -> None:
-        """Delete a machine whose node is being deleted, if a live read confirms that."""
+        """Delete a machine whose node is being deleted, according to a live read of the node."""
         try:
             node = await self._nodes.get(cached.name)
         except NotFound:

@@ -1,8 +1,8 @@
 """Deletion of machines: a work queue, and the stages that `ccm.machines.deletion` defines.
 
 Deletions have their own work queue, so that they never wait for creations. If a deletion is
-requested during a pass of the other queue, it begins after that pass. The node and the finalizer
-are removed last, after the cloud confirmed that the VM is gone.
+requested during a pass of the other queue, the deletion begins after that pass. The node and the
+finalizer are removed last, after the cloud confirmed that the VM is gone.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class DeleteFlow:
         self._transition = deletion.current_transition(self._deletion_state.stage, machine)
         """Transition for the next status."""
         self._waits: dict[DeletionStage, int] = {}
-        """Stage -> number of passes that ended at it."""
+        """Stage -> number of passes that ended at the stage."""
         self._first_denial_s = 0.0
         """Monotonic time of the first query that found no VM of the machine; 0 = none yet."""
         self._has_failed = False
@@ -487,7 +487,8 @@ class DeleteFlow:
         if not deletion.may_be_other_project(machine, machine_class.origin):
             return False
         if await self._vm_status(self._driver.request(machine, machine_class)) is not None:
-            # Record the origin before the VM is deleted: after that, the cloud does not show it.
+            # Record the origin before the VM is deleted: afterwards, the cloud does not show the
+            # VM.
             names, origin = self._settings.names, machine_class.origin
             await self._save(lambda obj: creation.origin_patch(obj, origin, names))
             return False

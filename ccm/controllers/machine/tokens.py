@@ -74,7 +74,7 @@ class Tokens:
         # Before the request: an error message may quote the secret.
         self._redact(machine, secret)
         body = {"metadata": {"name": name}, "type": BOOTSTRAP_TOKEN_TYPE, "stringData": data}
-        # Without a response the Secret's UID is unknown; then the deletion reads it.
+        # Without a response the Secret's UID is unknown; then `delete` reads the UID.
         self._uids.pop(machine.uid, None)
         try:
             created = await self._api.create(body, namespace=tokens.NAMESPACE)
@@ -116,7 +116,8 @@ class Tokens:
         except NotFound:
             self._uids[machine.uid] = ""
         except Conflict:
-            # The name may belong to another owner's Secret now: the next attempt reads it again.
+            # The name may belong to another owner's Secret now: the next attempt reads the Secret
+            # again.
             self._uids.pop(machine.uid, None)
             raise
         except Forbidden as error:

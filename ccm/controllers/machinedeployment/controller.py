@@ -248,8 +248,8 @@ class MachineDeploymentController:
     def _is_behind(self, sets: Iterable[str]) -> bool:
         """Return whether the cache does not yet show that a machine moved away from a set.
 
-        The set controller reads the same cache: while it counts the moved machine, a set that
-        shrinks would delete another machine.
+        The set controller reads the same cache: while that controller counts the moved machine, it
+        would delete another machine of a set that shrinks.
         """
         store, newest = self._caches.machines.store, self._writer.write_machines.newest
         for uid in sets:

@@ -215,7 +215,7 @@ class MachineSetController:
         scaling = replicas.plan_scaling(obj, members, clock.now())
         did, error = await self._scale(obj, memory, scaling, members, machines)
         # The changes trigger the next pass. If their watch events are lost, the pass that is queued
-        # here looks them up.
+        # here looks up the changes.
         self._requeue_after(obj, self._expect.due_s(obj.uid))
         if not did or error is not None:
             await self._write_status(obj, memory, members)

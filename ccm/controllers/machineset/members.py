@@ -162,7 +162,7 @@ class MachineManager:
     async def _is_ours(self, owner: MachineSet, name: str) -> bool:
         """Return whether an earlier attempt created the existing machine with this name.
 
-        That is the case if the machine belongs to the set.
+        True if the machine belongs to the set.
 
         Raises:
             KubeError: the machine could not be read.
@@ -262,7 +262,7 @@ class SetMemory:
         template: template of the set in the last pass.
         backoff: back-off of creations after machines failed in a row.
         failure: condition about the last failed creation or deletion; None = no failure.
-        last: last operation; None = none since this process became the leader.
+        last: last operation; None = no operation since this process became the leader.
         status_written_at: monotonic time of the last write of the status.
     """
 

@@ -40,7 +40,7 @@ def creation_succeeded(old: Machine | None, new: Machine | None) -> bool | None:
     """Return whether a new machine has just become ready (True) or failed (False).
 
     None = neither. A machine that fails after it was ready predicts nothing about new machines, so
-    it does not count.
+    this failure does not count.
     """
     if old is None or new is None or new.status.kind != OperationType.CREATE.value:
         return None

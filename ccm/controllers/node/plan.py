@@ -44,7 +44,7 @@ def complete_metadata(
     schemes: Collection[str],
     others: Collection[str],
 ) -> InstanceMetadata:
-    """Check the metadata, and return it with the node's provider ID if the cloud returned none.
+    """Check the metadata; return them with the node's provider ID if the cloud returned no ID.
 
     Args:
         node: the node to initialise.
@@ -56,8 +56,8 @@ def complete_metadata(
 
     Raises:
         Rejected: a provider ID is required, but neither the cloud nor the node has one; the node
-            has no provider ID, and the cloud's has another scheme or a prefix in `others`; or the
-            node-IP annotation is invalid or does not match the cloud's addresses.
+            has no provider ID, and the cloud's ID has another scheme or a prefix in `others`; or
+            the node-IP annotation is invalid or does not match the cloud's addresses.
         StaleObject: the node is already initialised.
     """
     if not is_uninitialized(node):
@@ -67,7 +67,7 @@ def complete_metadata(
     if not metadata.provider_id and id_required:
         raise Rejected("the cloud returned no provider ID, and the node has none")
     if not node.provider_id and is_foreign(metadata.provider_id, schemes, others):
-        # A provider ID cannot be changed, and a node with a foreign one is ignored for ever.
+        # A provider ID cannot be changed, and a node with a foreign ID is ignored for ever.
         but = f", and IDs of other managers begin with {', '.join(others)}" if others else ""
         raise Rejected(
             f"the cloud returned provider ID {metadata.provider_id}, but its schemes are "
@@ -107,8 +107,9 @@ def desired_addresses(
 ) -> Sequence[NodeAddress] | None:
     """Return the addresses the node should have; None = keep its current addresses.
 
-    Order: the addresses that match the node-IP annotation, in its order; the other addresses of the
-    cloud, in the cloud's order; the node's Hostname address, unless the cloud returned one.
+    Order: the addresses that match the node-IP annotation, in the annotation's order; the other
+        addresses of the cloud, in the cloud's order; the node's Hostname address, unless the cloud
+        returned one.
 
     Raises:
         Rejected: the node-IP annotation is invalid or does not match the cloud's addresses.
@@ -254,9 +255,9 @@ def label_patch(node: Node) -> Patch | None:
 def needs_sync(old: Node | None, new: Node) -> bool:
     """Return whether a change of the node needs a reconcile at once.
 
-    An uninitialised node needs it only if its UID, spec, labels or annotations changed, or during a
-    resync. Status heartbeats must not override a back-off. `Deviation:` the Go controller queues
-    every update.
+    An uninitialised node needs a reconcile only if its UID, spec, labels or annotations changed, or
+    during a resync. Status heartbeats must not override a back-off. `Deviation:` the Go controller
+    queues every update.
 
     Args:
         old: the node before the change; None = a new node; `new` itself during a resync.

@@ -41,7 +41,7 @@ The cloud may not report a new instance yet."""
 NEW_DENIED_S = 900.0
 """Seconds of denial before an uninitialised node without provider ID is deleted.
 
-The cloud may not report its instance by name yet."""
+The cloud may not report the node's instance by name yet."""
 
 MASS_DENIAL_MIN = 3
 MASS_DENIAL_SHARE = 3

@@ -225,7 +225,7 @@ class RouteController:
     def _drop_guarded(
         self, planned: plan.RoutePlan, released: Collection[plan.NodeRange]
     ) -> plan.RoutePlan:
-        """Drop the deletions caused by missing nodes, and report them, if the guard blocks them.
+        """Drop and report deletions that are due to missing nodes, if the guard blocks them.
 
         Args:
             planned: the plan.

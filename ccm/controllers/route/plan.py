@@ -1,6 +1,6 @@
 """Plan of route changes: missing routes, superfluous routes, and their order. No I/O.
 
-Only `compare` decides whether to delete a route. It deletes only routes within the cluster's Pod
+Only `compare` decides whether to delete a route. It selects only routes within the cluster's Pod
 ranges. Such a route is superfluous if its target node lacks the Pod range, or if it does not work
 for the node (no target, wrong addresses), or if it is a duplicate. Ranges are compared as networks,
 never as text.

@@ -34,7 +34,8 @@ ENSURE, DELETE = "ensure", "delete"
 """Operations for which the provider may ask for a later call (`RetryAfter`) that resumes them."""
 
 _OUTCOMES = ((RetryAfter, "retry_after"), (ImplementedElsewhere, "implemented_elsewhere"))
-"""Error class and its value of the metric label `outcome`; other errors have the value `error`."""
+"""Error classes with their values of the metric label `outcome`; other errors have the value
+`error`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +58,10 @@ class BalancerOperations:
     )
 
     async def ensure(self, service: Service, record: ServiceRecord) -> None:
-        """Ensure the load balancer and set `record.status`; the caller writes it to the Service.
+        """Ensure the load balancer and set `record.status`; the caller writes that status.
 
         Raises:
-            CloudError: the provider failed; if the error has a partial Status, it is in
+            CloudError: the provider failed; a partial Status in the error is then in
                 `record.status`.
             KubeError: the finalizer was not written.
             StaleObject: the Service is gone, was replaced, is no longer of type LoadBalancer, or is
@@ -113,7 +114,7 @@ class BalancerOperations:
             raise
 
     async def update(self, service: Service, record: ServiceRecord) -> None:
-        """Set the current members in the load balancer; set `record.absent` if it does not exist.
+        """Set the current members in the load balancer; if it is missing, set `record.absent`.
 
         Raises:
             CloudError: the provider failed. After `UPDATES_BEFORE_ENSURE` consecutive failures
@@ -185,7 +186,7 @@ class BalancerOperations:
         self._deleted(service, record)
 
     async def restore(self, service: Service, record: ServiceRecord) -> bool:
-        """Write the finalizer if the Service lacks it, and `record.status` if its status differs.
+        """Write the finalizer if missing, and `record.status` if the Service's status differs.
 
         Returns:
             Whether anything was written.
@@ -229,7 +230,8 @@ class BalancerOperations:
     async def _delete(self, service: Service, record: ServiceRecord) -> None:
         if not record.take_resumed(DELETE):
             self._record_event(service, names.REASON_DELETING_BALANCER, "Deleting load balancer")
-        # The Service may want a load balancer again before the deletion ends; then ensure it.
+        # The Service may want a load balancer again before the deletion ends; PENDING makes the
+        # next reconcile ensure it.
         record.state = BalancerState.PENDING
         try:
             change = LoadBalancer.ensure_load_balancer_deleted

@@ -238,7 +238,8 @@ class ServiceController:
 
     async def _sync(self, key: str) -> ReconcileResult:
         result = IDLE
-        # An operation may make another due, such as an update of members after a verification.
+        # An operation may make another operation due, such as an update of members after a
+        # verification.
         while True:
             service, record, action = self.decide(key)
             if action is ServiceAction.REMOVE_VANISHED and record is not None:

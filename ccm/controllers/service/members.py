@@ -2,8 +2,8 @@
 
 All Services have the same members, unless the provider's load balancers do not check health. In
 that case readiness counts, and there is one pool of members per externalTrafficPolicy. A change of
-a node updates only this node in the pools, so it costs the same for any number of nodes and
-Services.
+a node updates only this node in the pools, so each change costs the same for any number of nodes
+and Services.
 
 A load balancer without members serves no client. So when many nodes vanish without deletion events,
 they stay members: the API server may have been restored from a backup or return an empty list.
@@ -121,7 +121,7 @@ def format_names(members: Sequence[Node]) -> str:
 
 
 class MemberPool:
-    """Members that all load balancers share, or all load balancers of one externalTrafficPolicy."""
+    """Members shared by all load balancers, or by those with one externalTrafficPolicy."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
@@ -217,8 +217,8 @@ class MemberPool:
         reason must not set an intermediate state.
 
         Args:
-            known: fingerprint of the load balancer's members; empty = unknown, so it needs an
-                update.
+            known: fingerprint of the load balancer's members; empty = unknown, so an update is
+                needed.
             burst: number of bursts that had ended when the load balancer got these members.
         """
         if known in ("", self.fingerprint):

@@ -74,7 +74,7 @@ class ServiceRecord:
         state: state of the load balancer.
         members: fingerprint of the load balancer's members; empty = unknown, so an update is due.
         burst: number of ended bursts of node changes when `members` was read.
-        status: wanted status of the Service; None = the controller does not write it.
+        status: wanted status of the Service; None = the controller does not write the status.
         waiting: operation that the provider asked to retry later; empty = none.
         silent: record no events about the next ensure, because no change caused it.
         update_failures: consecutive failed updates of members.
@@ -139,7 +139,7 @@ class ServiceRecord:
     def take_resumed(self, operation: str) -> bool:
         """Reset `waiting`; return whether it was `operation`, so that this attempt is a retry.
 
-        Call it once per attempt.
+        Call this method once per attempt.
         """
         resumed = self.waiting == operation
         self.waiting = ""
@@ -158,7 +158,7 @@ class ServiceAction(Enum):
     UPDATE = "update"
     """Change the members of the load balancer."""
     REPAIR = "repair"
-    """Restore a finalizer that another client removed, or a status that it changed."""
+    """Restore a finalizer or a status that another client removed or changed."""
     REMOVE = "remove"
     """Delete the load balancer, then remove the finalizer and the status."""
     REMOVE_VANISHED = "remove vanished"
@@ -349,7 +349,7 @@ def needs_repair(service: Service, written: Status | None) -> bool:
 
     Args:
         service: current Service.
-        written: wanted status; None = the controller does not write it.
+        written: wanted status; None = the controller does not write the status.
     """
     return not has_load_balancer_finalizer(service) or (
         written is not None and not has_status(service, written)
