@@ -41,8 +41,8 @@ because machines of many target clusters may share a control cluster."""
 T = TypeVar("T", bound=KubeObject)
 
 _PAUSES = ExponentialBackoff(base_s=1.0, factor=2.0, cap_s=30.0)
-"""Retry delays until the controllers are ready. At most half a minute, because no event reports
-that the missing CRDs were applied."""
+"""Retry delays until the controllers are ready. Each delay is at most half a minute, because no
+event reports that the missing CRDs were applied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

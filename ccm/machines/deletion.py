@@ -292,7 +292,8 @@ def transition(stage: DeletionStage, event: StageResult, machine: Machine) -> St
     """Return the transition for a stage's result, with the placeholders of its text filled in."""
     move = TABLE[stage, event.outcome]
     text = move.text.replace("{node}", machine.node_name).replace("{machine}", machine.name)
-    # Last, so that braces in the text of an error are never taken for placeholders.
+    # `{detail}` is replaced last, so that braces in the text of an error are never taken for
+    # placeholders.
     return replace(move, text=text.replace("{detail}", event.text))
 
 

@@ -179,7 +179,7 @@ class Owners:
         self._names = {machine.name for machine in known}
 
     def owns(self, record: MachineRecord) -> bool:
-        """Return whether a machine has the VM's provider ID or, if in creation, the VM's UID."""
+        """Return whether a machine has the VM's provider ID, or in creation the UID on the VM."""
         return record.info.provider_id in self._by_id or record.identity.uid in self._making
 
     def may_own(self, record: MachineRecord) -> bool:

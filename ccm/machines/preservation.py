@@ -62,7 +62,8 @@ class PreservationDecision:
         until: end of the preservation; None = no end is planned or stored.
         removes_annotation: whether to remove the annotation, because the preservation has ended.
         node_value: value of the node's annotation to record on the machine; empty = none.
-        by_node: whether the node's annotation applies, so that the machine's own is removed.
+        by_node: whether the node's annotation applies, so that the machine's own annotation is
+            removed.
     """
 
     action: PreservationAction
@@ -149,7 +150,7 @@ def task(machine: Machine, node: Node, now: datetime, settings: MachineSettings)
     """Return the task to drain a preserved node.
 
     The node stays, so the Terminating condition is not set. A taint keeps new Pods from the node,
-    because a cordon would look like a user's.
+    because a cordon would look like a user's cordon.
     """
     since, force = machine.status.since or now, machine.force_drain
     return drain_task(

@@ -462,7 +462,7 @@ class DeploymentWriter:
         self._events.event(self._codec.machine_deployments.reference(obj), *event)
 
     def forget_created(self, key: str) -> None:
-        """Record that the cache shows the creation or deletion of a set; `key` is the set's."""
+        """Record that the cache shows the creation or deletion of a set; `key` = key of the set."""
         self._created_until.pop(key, None)
 
     # --- the deployment -------------------------------------------------------------------------
