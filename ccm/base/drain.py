@@ -54,7 +54,7 @@ class Drain:
 
 
 class _Unit:
-    """Unit of work; `changed`: it has changed something, so it should finish."""
+    """Unit of work; once it has `changed` something, it should finish."""
 
     def __init__(self, drain: Drain) -> None:
         self._drain = drain

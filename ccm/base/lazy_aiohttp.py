@@ -1,8 +1,8 @@
 """aiohttp, imported without loading the system's certificate authorities.
 
-On import, aiohttp creates two default TLS contexts, and each loads some 140 authorities. Loading
-costs a tenth of the CPU time of a start, in vain: the API server's client has a TLS context of its
-own. This module defers the loading to the first use of a default context.
+On import, aiohttp creates two default TLS contexts, and each loads some 140 authorities. This costs
+a tenth of the CPU time of the daemon's start, in vain: the client of the API server has its own TLS
+context. This module defers the loading to the first use of a default context.
 """
 
 from __future__ import annotations

@@ -253,9 +253,9 @@ def _invalidate_needles() -> None:
 
 
 def _spellings(secret: str) -> frozenset[str]:
-    """Return the texts to search for to find a secret, each in UTF-8 that is decoded as latin-1.
+    """Return the spellings of a secret to search for, each in UTF-8 that is decoded as latin-1.
 
-    For most secrets, the texts are the secret itself and three texts in base64.
+    Most secrets have four spellings: plain text, and three in base64.
     """
     rows = [row.strip() for row in secret.splitlines()] if "\n" in secret else []
     # Tracebacks indent the lines of a message, so each line is searched for on its own.
@@ -395,7 +395,7 @@ def mask_known_forms(text: bytes, mask: bytes, *, encoded: bool) -> bytes:
 
 
 def _follows_object(text: bytes, match: re.Match[bytes]) -> bool:
-    """Return whether a match is an object name with a plain word, and so not a secret.
+    """Return whether a match is an object name followed by a plain word, and so not a secret.
 
     An example is `m-nosecret: Running`.
 

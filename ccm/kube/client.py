@@ -57,8 +57,9 @@ class Client:
         limiter: rate limiter, awaited before each attempt of each request; None = unlimited.
         timeout_s: time limit in seconds of each attempt of a call, not for watches. client-go has
             no limit by default; the limit ends a call to a server that hangs.
-        graceful: whether a drain (`ccm.base.drain`) lets writes finish, with all attempts: the
-            server might execute a cancelled write when another replica already leads.
+        graceful: whether a draining process (`ccm.base.drain`) lets writes in flight finish, with
+            all attempts: the server might execute a cancelled write when another replica is
+            already the leader.
         urgent: whether calls bypass the concurrency limit and the lease guard; for requests about
             the Lease.
     """
@@ -171,7 +172,7 @@ class Resource(Generic[T]):
         continue_: str = "",
         field_selector: str = "",
     ) -> Page[T]:
-        """Read one page of the newest state.
+        """List one page of objects; the first page has the newest state.
 
         Args:
             namespace: namespace of the objects; empty = all namespaces.
@@ -402,7 +403,7 @@ def _mask_messages(name: str, value: Any) -> Any:
             return redact.mask_for_api(value)
         return value
     if isinstance(value, Mapping):
-        # Keys that users choose, such as an annotation "note", are no names of messages.
+        # Skip maps whose keys users choose: an annotation with the name "note" is not a message.
         return {
             key: item if key in _USER_KEYED else _mask_messages(str(key), item)
             for key, item in value.items()

@@ -6,7 +6,7 @@ or rejected by name. An ignored proxy or impersonation would send requests to th
 with the wrong identity.
 
 The package `kubernetes` is not used, because it accepts any YAML as a kubeconfig. It also loads
-models of the whole API, which takes ten times the CPU time of the rest of a start.
+models of the whole API, which takes ten times the CPU time of the rest of the start.
 """
 
 from __future__ import annotations

@@ -297,12 +297,14 @@ INITIAL_CONCURRENCY = 8
 """Maximum number of concurrent requests while responses are fast."""
 
 WIDEN_AFTER_S = 0.1
-"""Seconds with waiting requests and fewer than `BUSY_RESPONSES` responses after which the limit
-rises by one: slow responses occupy the slots."""
+"""If requests wait for this many seconds, and fewer than `BUSY_RESPONSES` responses arrive in that
+time, the limit rises by one: slow responses occupy the slots.
+"""
 
 BUSY_RESPONSES = 20
-"""Number of responses in `WIDEN_AFTER_S` that shows a busy server (200 per second), for which the
-limit must not rise."""
+"""From this many responses in `WIDEN_AFTER_S` (200 per second), the limit does not rise: requests
+wait because they are many, not because responses are slow.
+"""
 
 
 class ConcurrencyLimiter:

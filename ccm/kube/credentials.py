@@ -38,9 +38,7 @@ class CredentialSource(Protocol):
         """
 
     async def refresh_rejected(self, credential: Credential, sent_at: float) -> bool:
-        """Handle a 401: renew the credential if that is possible.
-
-        Raises no error; after a failed renewal it returns False.
+        """Handle a 401: try to renew the credential; a failed renewal raises no error.
 
         Args:
             credential: the rejected credential.
@@ -77,7 +75,9 @@ def bearer(token: str) -> Credential:
 
 
 def basic(username: str, password: str) -> Credential:
-    """Return the credential for a user name and a password, which is masked in logs from now on.
+    """Return the credential for a user name and a password.
+
+    From now on, the password and the encoded pair are masked in logs.
 
     Raises:
         ValueError: the password is too long, or the encoded pair is not valid in a header; the
@@ -107,7 +107,7 @@ class TlsSettings:
 
     @property
     def is_configured(self) -> bool:
-        """Whether any setting differs from its default, so that the server must have TLS."""
+        """Whether any setting differs from its default: then a URL without a scheme means https."""
         return self != TlsSettings()
 
 

@@ -1,7 +1,7 @@
 """Decoding of the API server's bytes to typed objects; malformed objects are left out.
 
 An object that cannot be decoded is counted, logged and left out, so that the rest of a page or
-watch is used. Bytes that are no list or no watch event count as a failure of the connection.
+watch is used. Bytes that are neither a list nor a watch event count as a connection failure.
 
 The API server stores objects with about 10,000 levels of nesting, but the decoder accepts about
 1,000. A response with deeper nesting is split at its first level, so that only the deep objects are

@@ -102,7 +102,7 @@ class EventCorrelator:
         self._buckets: OrderedDict[Hashable, Bucket] = OrderedDict()
 
     def correlate(self, event: Event, now: datetime) -> EventWrite | None:
-        """Return the write for a new event (count 1); None = drop the event as spam."""
+        """Return the write for an event with count 1 (`stamp`); None = drop the event as spam."""
         origin = _origin(event)
         event, key = self._combine(event, origin, now)
         counted, repeated = self._count(event, key)
@@ -185,8 +185,9 @@ QUEUE_SIZE = 1000
 
 MAX_ATTEMPTS = 12
 RETRY_PAUSE_S = 10.0
-"""Attempts to write one event while the API server is unreachable, and the delay between them in
-seconds. The first delay is a random fraction of it (client-go)."""
+"""Maximum attempts to write one event while the API server is unreachable, and seconds between two
+attempts. The first delay is a random fraction of `RETRY_PAUSE_S` (client-go).
+"""
 
 DEFAULT_NAMESPACE = "default"
 """Namespace of events about cluster-scoped objects (client-go)."""

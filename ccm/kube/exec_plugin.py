@@ -43,8 +43,9 @@ _PIPE_HOLDS = 1 << 20
 """Maximum bytes in a pipe (Linux, fs.pipe-max-size)."""
 
 _POLL_S = 0.05
-"""Seconds between two checks whether the program has ended. The end of its output does not show
-it: a child process may keep the pipes open."""
+"""Seconds between two checks whether the program has ended. Its pipes do not show the end, because
+a child process may keep them open.
+"""
 
 _STDERR_KEPT = 64 << 10
 """Maximum bytes of stderr in memory: a program may print without end."""
@@ -258,7 +259,7 @@ def exec_info(settings: ExecSettings) -> str:
 
 
 def parse_credential(output: bytes, settings: ExecSettings) -> tuple[Credential, datetime | None]:
-    """Return the credential in a program's output, and its expiry; None = it does not expire.
+    """Return the credential in a program's output, and its expiry; None = no expiry.
 
     Raises:
         NoCredentials: the output is no valid and complete ExecCredential of the requested version.

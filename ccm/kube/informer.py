@@ -8,7 +8,7 @@ SharedInformerFactory.
 A reflector keeps the store equal to the API server. First it opens a watch that begins with the
 existing objects (watch-list). If the server refuses or ignores watch-list, the reflector uses lists
 in pages from then on, each followed by a watch. When a watch ends, the next watch starts at the
-last resourceVersion received, also in a bookmark. A new list follows only after an expired version
+last resourceVersion of an event or bookmark. A new list follows only after an expired version
 (410), a version that the server does not have yet, or several watches in a row without progress.
 After a new list, handlers are called only for objects that are new, changed or deleted. Failures
 have a common back-off; expired versions have another. An outage is logged at its start, every few
@@ -44,7 +44,7 @@ class InformerStore(Generic[T]):
         self._objects: dict[str, T] = {}
 
     def get(self, key: str) -> T | None:
-        """Return the object with this key; None = there is none."""
+        """Return the object with this key; None = no such object."""
         return self._objects.get(key)
 
     def list(self) -> builtins.list[T]:
@@ -98,15 +98,16 @@ _REFUSALS = frozenset({400, 405, 406, 415, 422, 501})
 kind does not exist, for example because its CRD is yet to be created."""
 
 _FRUITLESS_LIMIT = 3
-"""Number of watches in a row without progress that leads to a new list: some servers close a watch
-of an expired version without an error."""
+"""Number of consecutive failed watches without progress after which the reflector lists again: some
+servers close a watch from an expired version without an error.
+"""
 
 
 class ListWatch(Protocol[T]):
     """The methods of `Resource` that a reflector calls."""
 
     async def list_page(self, *, limit: int, continue_: str = "") -> Page[T]:
-        """Read one page of the newest state."""
+        """List one page of objects; the first page has the newest state."""
 
     def watch(
         self,
@@ -212,9 +213,10 @@ class Reflector(Generic[T]):
         self.malformed_keys: set[str] = set()
         """Keys of objects whose newest state could not be decoded; "" = the name is unreadable."""
         self._unseen: set[str] | None = None
-        """During a new list, the keys in the store that the list has not had yet; else None.
+        """During a new list, the keys in the store that the list has not returned yet; else None.
 
-        Keys that remain at the end of the list are removed from the store."""
+        Keys that remain at the end of the list are removed from the store.
+        """
         self._unreadable: set[str] = set()
         """Keys of the objects in the last list that could not be decoded."""
         self._fruitless_count = 0
@@ -541,7 +543,7 @@ class Informer(Generic[T]):
 
     @property
     def last_outage(self) -> tuple[float, float]:
-        """Monotonic start and end of the last outage that has ended; (0, 0) = none has."""
+        """Monotonic start and end of the last outage that ended; (0, 0) = no outage ended yet."""
         return self._reflector.outage.last_period
 
     @property

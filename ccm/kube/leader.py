@@ -4,7 +4,7 @@ The rules and the wire format of one attempt (`LeaseLock`) are client-go's, so t
 client-go and this one may compete for the same Lease. The clocks of other replicas are never
 trusted. A lease expires when the spec of the Lease has not changed for `leaseDurationSeconds`,
 measured from the local time at which the last change was observed. Unlike in client-go, times are
-not compared in whole seconds: a leader that renews more than once per second would seem silent up
+not rounded to seconds: a leader that renews more than once per second would seem to expire up
 to a second too early.
 
 `LeaderElector` repeats the attempts. After an attempt, a standby waits for the first of three
@@ -155,7 +155,9 @@ class LeaseLock:
         self.is_renewed = False
         """Whether the last observed change of the Lease was a renewal by its holder."""
         self.former_holder = ""
-        """Holder from which this replica took over the lease; empty = none, or it was released."""
+        """Holder from which this replica took over the lease; empty = no holder, or the holder had
+        released the lease.
+        """
         self.observed_at = -math.inf
         """Monotonic time at which a change of the Lease's spec was last observed."""
         self.outcome_unknown = False
@@ -411,7 +413,9 @@ class LeaderElector:
         self._status = _master_status.labels(config.name)
         self._status.set(0)
         self.is_leader = False
-        """Whether this replica is the leader, until its work has ended."""
+        """Whether this replica is the leader; after the loss of the lease, True until its work has
+        ended.
+        """
         self._renewed_at = -math.inf
         self._reported = self._reported_rival = ""
         self._unreachable = Outage(
@@ -429,7 +433,7 @@ class LeaderElector:
 
     @property
     def renewal_problem(self) -> str:
-        """Message if this leader cannot renew its lease; empty = it can, or is not the leader."""
+        """Message if this replica is the leader but cannot renew its lease; else empty."""
         if not (self.is_leader and self._unreachable):
             return ""
         silent_s = clock.monotonic() - self._lock.observed_at
@@ -440,7 +444,9 @@ class LeaderElector:
 
     @property
     def former_holder(self) -> str:
-        """Holder from which this replica took over the lease; empty = none, or it was released."""
+        """Holder from which this replica took over the lease; empty = no holder, or the holder had
+        released the lease.
+        """
         return self._lock.former_holder
 
     @property
@@ -502,7 +508,7 @@ class LeaderElector:
         try:
             while True:
                 # Clear the event before the attempt, so that a change during the attempt ends the
-                # wait after it.
+                # next wait.
                 self._lease_changed.clear()
                 if await self._attempt(self._config.renew_deadline_s):
                     return
@@ -608,7 +614,7 @@ class LeaderElector:
                 return
 
     async def _renew(self) -> bool:
-        """Renew the lease, with attempts until the renew deadline; return False if it is lost."""
+        """Renew the lease, with attempts until the renew deadline; False = the lease is lost."""
         while (left := self._renewed_at + self._config.renew_deadline_s - clock.monotonic()) > 0:
             if await self._attempt(left):
                 return True

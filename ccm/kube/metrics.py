@@ -52,7 +52,7 @@ _retries = metrics.counter(
     ("code", "verb", "host"),
 )
 _writes = metrics.counter(
-    "ccm_kube_writes_total", "Write calls by resource; retries count once.", ("resource",)
+    "ccm_kube_writes_total", "Write calls by resource; a retried call counts once.", ("resource",)
 )
 _malformed = metrics.plain_counter(
     "ccm_kube_malformed_objects_total",
@@ -77,7 +77,7 @@ requests = cache(_requests.labels)
 """(code, method, host): attempts of calls, retries included."""
 
 retries = cache(_retries.labels)
-"""(code, verb, host): retries of calls, each by its own outcome."""
+"""(code, verb, host): retries of calls, each counted with the code of its own response."""
 
 malformed = cache(_malformed.labels)
 """(resource): objects that were skipped because they could not be decoded."""

@@ -57,7 +57,7 @@ class LRUStore:
         self._sweep: asyncio.TimerHandle | None = None
 
     def get(self, cache: str, key: Hashable) -> tuple[Any] | None:
-        """Return a 1-tuple with the answer, which may be None; None if missing or expired."""
+        """Return a 1-tuple with the answer, which may be None; None = missing or expired answer."""
         entry = self._entries.get((cache, key))
         if entry is None or entry[0] <= clock.monotonic():
             return None
