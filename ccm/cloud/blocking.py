@@ -72,7 +72,8 @@ class _OperationPool:
 class _Submission(Executor):
     """Executor of one call, which keeps the future of the thread for `_wait_for`.
 
-    With `run_in_executor`, event loops know about the call: those of tests stop virtual time.
+    The call goes through `run_in_executor`, so that the event loops of tests notice the call and
+    stop virtual time.
     """
 
     def __init__(self, pool: _OperationPool) -> None:
@@ -88,7 +89,7 @@ _pools: dict[str, _OperationPool] = {}
 
 
 def exhausted_pools() -> Mapping[str, float]:
-    """Return each operation whose pool has no free thread -> seconds without progress.
+    """Return the seconds without progress of each operation whose pool has no free thread.
 
     The seconds count from the last end of a call, or from the exhaustion of the pool if later.
     """

@@ -56,13 +56,13 @@ class Reference:
 
 
 class ConfigVar:
-    """A value, or references to where it is; of several, the first that is set counts.
+    """Value in a Secret, in a ConfigMap or in the object itself; the first that is set counts.
 
     Attributes:
         secret: reference to a Secret; counts first.
         config_map: reference to a ConfigMap; counts second.
         value: value in the object itself, as text; counts last. None = unset.
-        expected: what a value must be, for messages.
+        expected: description of the valid values, for messages.
     """
 
     # No dataclass: msgspec would decode its fields, instead of the forms that `decode` accepts.
@@ -97,7 +97,7 @@ class ConfigVar:
 
     @classmethod
     def decode(cls, given: object) -> Self:
-        """Return the variable of a decoded JSON value.
+        """Return the config variable for a decoded JSON value.
 
         Raises:
             ValueError: the value has another type, or a reference is incomplete.
@@ -153,7 +153,7 @@ def _reference(kind: str, field: str, given: object) -> Reference | None:
         return None
     for name, part in parts.items():
         if not isinstance(part, str) or not part:
-            # Kubermatic ignores such a reference, so that a typing error leads to another value.
+            # Kubermatic ignores such a reference, so that a typing error selects another source.
             raise ValueError(f"{field}.{name} is missing; set namespace, name and key")
     return Reference(kind=kind, **parts)
 
@@ -241,7 +241,7 @@ class Resolver:
 
         Raises:
             InvalidArgument: the referenced object or key does not exist, and `env` is not set.
-            CloudError: the API server did not answer: that must not select other credentials.
+            CloudError: the API server did not answer; an outage must not select other credentials.
         """
         fallback = self._environ.get(env, "")
         try:
@@ -252,7 +252,7 @@ class Resolver:
             raise
 
     def get_texts(self, spec: msgspec.Struct, *, without: Collection[str] = ()) -> dict[str, str]:
-        """Return the texts of a spec that are set, by the names of their fields in JSON.
+        """Return the strings that a spec sets, by the JSON name of their field.
 
         Args:
             spec: the spec.
@@ -270,7 +270,7 @@ class Resolver:
         return {name: text for name, text in texts.items() if text}
 
     def get_credential(self, spec: Mapping[str, Any], name: str, env: str) -> bytes:
-        """Return a text of a spec that is not decoded, and perhaps invalid elsewhere.
+        """Return a credential from an undecoded spec, whose other fields may be invalid.
 
         Args:
             spec: the spec.

@@ -572,7 +572,7 @@ class Cloud:
         return declared or (self.name,)
 
     def with_kubermatic(self) -> Cloud:
-        """Return the cloud as the controllers of Kubermatic's machines see it."""
+        """Return a copy of the cloud whose `machines` is the driver in `kubermatic`."""
         return replace(self, machines=self.kubermatic)
 
 

@@ -11,7 +11,7 @@ async def open_cloud(context):
 ```
 
 A driver that implements `KubermaticSpecs` serves Kubermatic's machines too, and `to_kubermatic`
-shows it as a `KubermaticProvider`.
+wraps it as a `KubermaticProvider`.
 
 Kubermatic's provider spec, the field `spec.providerSpec.value` of a machine, is decoded by
 `decode_config`. Secrets and ConfigMaps that it refers to are read by the daemon and are the
@@ -75,8 +75,10 @@ class ErrorReason(StrEnum):
 
 
 class InstanceNotFound(Exception):
-    """The cloud confirms that the machine has no instance. An error that has this one as its cause
-    does not count: only a positive answer does."""
+    """The cloud confirms that the machine has no instance.
+
+    An error that merely has an `InstanceNotFound` as its cause does not count as absence.
+    """
 
 
 class TerminalError(Exception):
@@ -112,7 +114,7 @@ _KINDS: Mapping[str, type[errors.CloudError]] = {
 
 
 def reason_of(error: errors.CloudError) -> str:
-    """Return the reason with which an error counts as terminal; empty if it is transient."""
+    """Return the reason of a terminal error; empty = the error is transient."""
     if terminal := _terminal(error):
         return terminal.reason
     match error:
@@ -134,7 +136,7 @@ def reason_of(error: errors.CloudError) -> str:
 
 
 class OperatingSystem(StrEnum):
-    """Operating systems of a machine (`operatingSystem`). A provider serves those with an image."""
+    """Operating systems of a machine (`operatingSystem`); a provider needs an image for each."""
 
     UBUNTU = "ubuntu"
     CENTOS = "centos"
@@ -173,8 +175,9 @@ CLOUD_PROVIDERS = frozenset(
         "vultr",
     }
 )
-"""Values of `cloudProvider`: Kubermatic's, `sim` and `stackit`. A daemon serves those of its
-driver's `provider_names`, which may be others."""
+"""Values of `cloudProvider`: Kubermatic's, `sim` and `stackit`. A daemon serves only its driver's
+`provider_names`, which need not be in this set.
+"""
 
 
 class DNSConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -261,7 +264,7 @@ _FLATCAR = {
 def default_operating_system(config: ProviderConfig) -> ProviderConfig:
     """Return the config with defaults for `operatingSystemSpec`.
 
-    As in Kubermatic, only Flatcar loses the fields that it does not know.
+    As in Kubermatic, unknown fields are removed for Flatcar, and kept for other systems.
 
     Raises:
         OSNotSupported: the operating system is unknown.
@@ -359,9 +362,9 @@ class ProviderData:
     def update(self, machine: KubermaticMachine, *modifiers: Modifier) -> None:
         """Apply modifiers to the machine.
 
-        The daemon stores `provider_status` after the call, whether it succeeds or fails. No other
-        change is stored: the daemon has recorded the creation before the call, and calls `cleanup`
-        until it returns True, so that a provider needs no finalizers of its own.
+        When `create` or `cleanup` has returned or failed, the daemon stores `provider_status`, but
+        no other change. A provider needs no finalizers of its own: the daemon records the creation
+        before it calls `create`, and repeats `cleanup` until that returns True.
         """
         for modify in modifiers:
             modify(machine)
@@ -382,8 +385,8 @@ class KubermaticProvider(Protocol):
 
         Called by the admission webhook when a Machine is created or the template of a
         MachineDeployment changes. The result is stored. A webhook reads no Secrets and ConfigMaps:
-        the resolver raises `Unimplemented` for a reference, and if the provider passes it on, the
-        spec is stored without defaults.
+        the resolver raises `Unimplemented` for a reference, and if the provider does not catch that
+        error, the spec is stored without defaults.
 
         Raises:
             TerminalError: the spec is invalid; the request is denied.
@@ -477,7 +480,7 @@ def credentials_of(found: Mapping[Reference, Mapping[str, bytes] | None]) -> Cre
 
 
 def lookup_in(credentials: Credentials) -> Lookup:
-    """Return a lookup for a `Resolver` in the credentials of `credentials_of`."""
+    """Return a `Lookup` that reads credentials made by `credentials_of`."""
 
     def lookup(reference: Reference) -> Mapping[str, bytes] | None:
         place = f"{reference.kind}/{reference.namespace}/{reference.name}"
@@ -496,10 +499,10 @@ MACHINE_UID = "machine-uid"
 
 
 class KubermaticMarks(Marks):
-    """Marks of a VM, together with the label `machine-uid`.
+    """Marks of a VM, and the label `machine-uid` of Kubermatic's machine-controller.
 
-    A VM whose label `machine-uid` has a machine's UID belongs to it, without other marks, too: it
-    was created by Kubermatic's machine-controller.
+    A VM with only the label `machine-uid` was created by Kubermatic's machine-controller. It also
+    belongs to the machine with this UID.
     """
 
     def to_labels(self, owner: Identity) -> dict[str, str]:
@@ -511,7 +514,7 @@ class KubermaticMarks(Marks):
         return {MACHINE_UID: owner.uid}
 
     def match(self, labels: Mapping[str, Any] | None, owner: Identity) -> bool:
-        """Return whether a VM's labels have the UID of `owner`, and no other cluster."""
+        """Return whether a VM's labels have the UID of `owner` and do not name another cluster."""
         found = labels or {}
         is_ours = found.get(self.cluster, owner.cluster) == owner.cluster
         return bool(owner.uid) and is_ours and found.get(MACHINE_UID) == owner.uid
@@ -660,7 +663,7 @@ class FromKubermatic(Driver[Callable[[Resolver], KubermaticProvider]]):
         self._validations = ValidationCache()
 
     async def create_machine(self, req: MachineRequest) -> MachineInfo:
-        """Return the instance, or validate the spec and create it."""
+        """Return the existing instance; if there is none, validate the spec and create one."""
         provider, machine = self._provider(req), to_machine(req)
 
         async def create() -> KubermaticInstance:
@@ -699,7 +702,7 @@ class FromKubermatic(Driver[Callable[[Resolver], KubermaticProvider]]):
         raise errors.Unimplemented(f"a Kubermatic provider cannot list machines of {req.pool}")
 
     async def migrate_uid(self, req: MachineRequest, former: str) -> None:
-        """Let the instance with the UID `former` carry the UID of the request.
+        """Replace the UID `former` in the instance's labels or tags by the UID of the request.
 
         Raises:
             CloudError: the call failed.
@@ -781,7 +784,7 @@ _PHASES = {
 
 
 def to_machine(req: MachineRequest) -> KubermaticMachine:
-    """Return the machine of a driver request as a provider sees it."""
+    """Return the `KubermaticMachine` for a request to the driver."""
     identity, state = req.identity, req.last_known_state
     return KubermaticMachine(
         name=identity.name,
@@ -810,7 +813,7 @@ def _stored(machine: KubermaticMachine, req: MachineRequest) -> str | None:
 
 @contextmanager
 def _cloud_errors(machine: KubermaticMachine, req: MachineRequest) -> Iterator[None]:
-    """Convert the exceptions of a provider; each carries the state of the provider."""
+    """Convert the exceptions of a provider; each error carries the provider's state."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - a provider may raise anything
@@ -820,7 +823,7 @@ def _cloud_errors(machine: KubermaticMachine, req: MachineRequest) -> Iterator[N
 
 def _partial(machine: KubermaticMachine, req: MachineRequest) -> MachineInfo:
     state = _stored(machine, req)
-    # After most errors, a state that the error does not carry is deleted.
+    # After most errors, the controller deletes a stored state that the error does not carry.
     return MachineInfo(last_known_state=req.last_known_state if state is None else state)
 
 
@@ -836,8 +839,8 @@ def _to_cloud_error(error: Exception) -> errors.CloudError:
         normal = errors.normalize(error)
         if not isinstance(normal, errors.NotFound | errors.Internal):
             return normal
-        # Only InstanceNotFound is a positive answer; an outage must not look like one. All other
-        # exceptions are transient in this interface, which Internal is not.
+        # Only InstanceNotFound reports absence; an outage must not look like absence. All other
+        # exceptions are transient in this interface, but Internal is not.
         cloud_error = errors.Unknown(str(normal))
     cloud_error.__cause__ = error
     return cloud_error
@@ -898,9 +901,9 @@ class KubermaticSpecs(Protocol):
         """
 
     async def migrate_uid(self, req: MachineRequest, former: str) -> None:
-        """Let the VM with the UID `former` carry the UID of the request, and keep other labels.
+        """Replace the UID `former` in the labels or tags of its VM by the UID of the request.
 
-        Succeeds if there is no such VM.
+        All other labels stay. Succeeds if there is no such VM.
         """
 
 
@@ -927,9 +930,11 @@ cluster without a cloud-controller-manager: `kubermatic://<cloudProvider>/<UID o
 class KubermaticDriver(Driver[Any]):
     """`MachineDriver` for Kubermatic's machines on top of a driver with `KubermaticSpecs`.
 
-    It converts the provider spec and the credentials of each request, and passes it on. Before a
-    creation, the spec is validated (`SpecValidation`, live), and the result cached. The VM of a
-    machine with a made-up provider ID is found by the machine's UID, and keeps that ID.
+    Each request is passed on with the provider spec and the credentials converted. Before a
+    creation, the spec is validated (`SpecValidation`, live), and the result cached. If
+    Kubermatic's machine-controller made up the provider ID (`MADE_UP_ID`), the driver gets a
+    request without provider ID and finds the VM by the machine's UID; `get_machine_status` then
+    returns the made-up provider ID.
 
     Args:
         driver: the driver; implements `KubermaticSpecs`.
@@ -1075,7 +1080,7 @@ class KubermaticDriver(Driver[Any]):
 def to_kubermatic(
     driver: Any, lookup: Lookup, environ: Mapping[str, str], *, cluster: str
 ) -> ToKubermatic:
-    """Show a driver with `KubermaticSpecs` as a provider with Kubermatic's interface.
+    """Adapt a driver with `KubermaticSpecs` to Kubermatic's provider interface.
 
     Args:
         driver: the driver.
@@ -1179,7 +1184,7 @@ class ToKubermatic:
             identity=Identity(
                 cluster=self._cluster,
                 namespace=machine.namespace,
-                pool="machines",  # some drivers mark what machines share with it
+                pool="machines",  # some drivers label shared resources with it
                 name=machine.name,
                 uid=machine.uid,
             ),

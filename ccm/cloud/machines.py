@@ -448,8 +448,9 @@ class UIDMigration(Protocol):
 
 @runtime_checkable
 class MachineMetrics(Protocol):
-    """Optional interface of the `MachineDriver` object: labels of the metric with the number of
-    Kubermatic's Machines."""
+    """Optional interface of the `MachineDriver` object: labels of the metric that counts
+    Kubermatic's Machines.
+    """
 
     def machine_metrics_labels(self, spec: Mapping[str, Any]) -> Mapping[str, str]:
         """Return metric labels for machines of a spec, including `size`; no I/O.

@@ -221,7 +221,7 @@ async def _outcome(verb: str, make: Callable[[], Awaitable[T]]) -> T | _Raised:
 
 
 def _exception_of(task: asyncio.Task[T | _Raised], operation: ProviderCall) -> BaseException | None:
-    """Return the exception of a call; None without one, or if its text quotes user data."""
+    """Return the exception of a call; None = no exception, or its text quotes user data."""
     if not task.done() or task.cancelled() or task.exception() is not None:
         return None
     outcome = task.result()

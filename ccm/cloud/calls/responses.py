@@ -171,7 +171,7 @@ _OPTIONAL_INTERFACES = (
     MachineMetricsUpdate,
     UIDMigration,
 )
-"""Optional interfaces; the object of a required interface may implement them too."""
+"""Optional interfaces: an object in a field of `Cloud` may implement these in addition."""
 
 _INTERFACE_OF: Mapping[Callable[..., Any], type] = {
     method: face
