@@ -2,6 +2,6 @@
 
 The wiring lives here, and the settings live in `options`. This package reads each setting and
 passes it to lower layers as a plain value. In those layers, only the manifest of a controller sees
-flags, which are the controller's own, and no package reads the environment. Behaviour of a
-controller, a cloud or the API server does not belong here.
+flags, namely the controller's own, and no package reads the environment. Behaviour of a controller,
+a cloud or the API server does not belong here.
 """

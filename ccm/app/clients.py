@@ -233,7 +233,9 @@ FLUSH_S = 2.0
 """Maximum seconds for delivering recorded events when the daemon stops."""
 
 HURRIED_FLUSH_S = 0.5
-"""Maximum seconds for delivering events before the lease is released; the rest follow later."""
+"""Maximum seconds for delivering events before the lease is released; the remaining events follow
+later.
+"""
 
 
 class EventRecorders:

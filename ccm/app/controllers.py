@@ -237,7 +237,7 @@ class ControllerRunner:
     async def _run_controllers(
         self, context: ControllerContext, among: Collection[Manifest[Any]]
     ) -> None:
-        """Run those of some controllers that are enabled."""
+        """Run the enabled controllers of `among`."""
         options = self._options
         interval_s = options.controller_start_interval.total_seconds()
         started = []

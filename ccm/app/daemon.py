@@ -247,7 +247,7 @@ class Daemon:
     def finish(self, code: int) -> None:
         """Disarm the watchdog; if cancelled cloud calls still run, force the exit instead.
 
-        Call it after all other work has ended.
+        Call this method after all other work has ended.
         """
         if hanging_calls := self.abandoned_calls:
             log.logger("daemon").warning(
@@ -341,6 +341,6 @@ async def _run_beside(follow: Coroutine[Any, Any, None], serve: Coroutine[Any, A
         return work.result()
     finally:
         await cancel_and_join(following, work)
-        # An error of `serve` during the stop replaces the cancellation, which says less.
+        # If `serve` failed during the stop, raise its error: it says more than the cancellation.
         if not work.cancelled() and (fault := work.exception()) is not None:
             raise fault

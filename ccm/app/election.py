@@ -1,4 +1,4 @@
-"""Leader election: one process holds the Lease; some controllers need another, shared one.
+"""Leader election: one process holds the Lease; some controllers need another, shared Lease.
 
 The controllers of a leader migration run under a Lease that several managers share. Controllers
 whose manifest names a `SharedLease` keep out another program with the same task.
@@ -97,8 +97,8 @@ class Election:
         Args:
             lease: name of the Lease; not used for a shared lease.
             lead: the work.
-            shared: lease that `lead` needs besides the daemon's, and another program may hold; None
-                = `lease` in the namespace of the daemon's Lease.
+            shared: lease that `lead` needs besides the daemon's, and that another program may hold;
+                None = `lease` in the namespace of the daemon's Lease.
 
         Raises:
             LostLease: the lease was lost.
@@ -137,7 +137,7 @@ class Election:
             on_lost=lambda: self._on_lost(guard),
             before_release=self._may_release,
             on_rival=report_rival,
-            # A process that lost the daemon's lease has ended, and with it all its leases.
+            # The former holder of the daemon's lease has ended: its other leases count as expired.
             ended=own.former_holder if own is not None else "",
         )
         self._vitals.electors[lease] = elector
@@ -150,7 +150,7 @@ class Election:
                 self._watchdog.cancel(lease)
 
     def writer(self) -> tuple[str, int]:
-        """Return this process's identity, and the Lease's `leaderTransitions`.
+        """Return this process's identity, and the Lease's `leaseTransitions`.
 
         Without an election, the number is 0.
         """
@@ -204,7 +204,7 @@ def load_migration(options: Options) -> migration.LeaderMigration | None:
 
     Raises:
         Misconfigured: the configuration is invalid, two leases have the same name, or the plan
-            shares a controller that has a shared lease already.
+            migrates a controller that already has a `SharedLease`.
     """
     if not (options.leader_elect and options.enable_leader_migration):
         return None

@@ -322,7 +322,7 @@ _GROUP = config.GROUP_VERSION.partition("/")[0]
 
 
 def configz(options: Options) -> dict[str, Any]:
-    """Return the content of `/configz`: the settings in the format of the Go program."""
+    """Return the content of `/configz`: the settings in the Go program's format."""
     content: dict[str, Any] = {"kind": config.KIND, "apiVersion": config.GROUP_VERSION}
     for path in config.UNUSED:
         config.put(content, path, "")

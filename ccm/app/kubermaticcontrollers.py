@@ -76,7 +76,7 @@ def _shared(context: ControllerContext, given: Any) -> SharedComponents:
 
 
 class _Key:
-    """Key of the shared components; the other API group uses their type as its key."""
+    """Key of the shared components; for Gardener's API group, `SharedComponents` is the key."""
 
 
 async def warn_of_older_crd(crds: Resource[CustomResourceDefinition]) -> None:

@@ -48,8 +48,8 @@ _WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 def describe(platform_name: str) -> None:
     """Set the constant metrics: build information, and the number of registered metrics.
 
-    Call it once. Before it counts, it imports the metrics modules of all controllers, because a
-    controller's own module is imported only when the controller starts.
+    Call this function once. Before the count, it imports the metrics modules of all controllers,
+    because a controller's own module is imported only when the controller starts.
 
     Args:
         platform_name: `<os>/<arch>` in Go's spelling.

@@ -135,7 +135,7 @@ class PersistenceStores:
         Args:
             name: name of the cluster.
             identity: identity of the leader.
-            epoch: `leaderTransitions` of the Lease.
+            epoch: `leaseTransitions` of the Lease.
             rotates: whether to seal secrets again that are sealed with an old key.
 
         Raises:
@@ -207,7 +207,7 @@ class PersistenceStores:
         return new_machine_id(namespace["metadata"]["uid"], name)
 
     async def _rotate_secrets(self, store: Backend, machine: MachineId, *, rotates: bool) -> None:
-        """Retry opening the secret store; then seal the secrets of all instances again.
+        """Open the secret store, with retries; then seal the secrets of all instances again.
 
         Secrets are sealed with the first key; without `rotates` or old keys, they stay unchanged.
         Unavailable instances are retried. A permanent failure is logged.

@@ -67,7 +67,7 @@ class Misconfigured(Exception):
 
 
 def find_misconfigured(error: BaseException) -> Misconfigured | None:
-    """Return the exception, or one that it contains, if it is a configuration error; else None.
+    """Return the configuration error that an exception is, or contains; None if there is none.
 
     A task group of the provider may wrap the error in an exception group.
     """

@@ -61,8 +61,8 @@ def bounded_exit() -> Iterator[Callable[[int], int]]:
     """Yield a function to call with the exit code at the end of the block; it returns the code.
 
     If the block has not ended `ABANDONED_LIMIT_S` seconds after the call, the process ends with
-    that code. Otherwise, closing the event loop would wait for all its threads and tasks, even if
-    a call of a vendor library hangs.
+    that code. Without this limit, closing the event loop would wait for all its threads and tasks,
+    even if a call of a vendor library hangs.
     """
     ended = threading.Event()
 

@@ -155,8 +155,9 @@ class CommandOptions(CommandFlags, Options):
             return []
         text = (
             f"the Lease {own} is also that of Kubermatic's machine-controller and of daemons with "
-            "Kubermatic's controllers, and keeps them out; if this cluster has one of them, set "
-            "--leader-elect-resource-name here"
+            "Kubermatic's controllers; while this command holds it, those controllers do not run; "
+            "if this cluster has one of these programs, set --leader-elect-resource-name of this "
+            "command"
         )
         return [text]
 

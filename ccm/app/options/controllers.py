@@ -5,7 +5,7 @@ flags, and add it to the bases of `ControllerFlags`. The bases are listed by han
 checker knows all flags.
 
 Settings that name a controller also accept its alias and its former name. They do not accept the
-name of its client, which is the service account in the API server's built-in roles.
+name of its API client, which is also that of a service account in the API server's built-in roles.
 """
 
 from __future__ import annotations

@@ -66,10 +66,11 @@ class ServingFlags:
 
     webhooks: tuple[str, ...] = WEBHOOK.flag(
         (),
-        "Webhooks to serve: names, -name excludes one, * means service-annotations. Empty serves "
-        "none. Needs the feature gate CloudControllerManagerWebhook. service-annotations rejects a "
-        "Service with invalid annotations of the cloud provider. kubermatic-machines sets defaults "
-        "in Kubermatic's Machines and MachineDeployments, and rejects invalid ones.",
+        "Names of webhooks to serve; -name excludes one, * means service-annotations. An empty "
+        "list serves none. Needs the feature gate CloudControllerManagerWebhook. "
+        "service-annotations rejects a Service with invalid annotations of the cloud provider. "
+        "kubermatic-machines sets defaults in Kubermatic's Machines and MachineDeployments, and "
+        "rejects invalid ones.",
         check=controllers.known_names_check("webhooks", controllers.WEBHOOKS),
         path="Webhook.Webhooks",
     )
