@@ -48,8 +48,8 @@ class SandboxProvider:
         config: cloud config of the provider; None = the provider needs no file.
         routes: whether the cloud gets routes to the Pods of the nodes.
         instances: whether the provider offers instances, so that nodes wait for initialisation.
-        machine_objects: the MachineClass of the Machines, or with Kubermatic's API their
-            MachineDeployment; and its Secrets.
+        machine_objects: the object that describes the VMs, a MachineClass or, with Kubermatic's
+            API, a MachineDeployment; and its Secrets.
         fake: module of the fake that replaces the cloud; empty = the real cloud.
     """
 
@@ -74,7 +74,7 @@ class SandboxSettings:
         once: whether to exit when all Machines run, all nodes are initialised and have routes, and
             all Services have load balancers.
         timeout_s: time limit of `once`, in seconds.
-        provider: None = the simulated cloud.
+        provider: provider of another cloud; None = the simulated cloud.
         keep: whether to keep the folder with logs and state.
         picture: SVG file for the last table.
         assets: folder that may have kube-apiserver and etcd.

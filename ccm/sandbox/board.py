@@ -383,7 +383,7 @@ class Board:
             self.happenings.add(f"Service {row.name}: reachable at {address}", now)
 
     def _add_expected_machine(self, row: ObjectRow) -> None:
-        """Add a Machine to the expected Machines as long as too few of these exist."""
+        """Add a Machine to the expected Machines, unless enough Machines are expected already."""
         is_going = row.is_deleted or row.state
         if not self.awaited or row.key in self.machines.expected or is_going:
             return
@@ -482,7 +482,7 @@ def last_line(
 
     Args:
         writes: the daemon's writes of nodes and Services; None = unknown.
-        cloud_calls: None = unknown.
+        cloud_calls: number of calls that the cloud counted; None = unknown.
         took_s: seconds until convergence; None = not converged.
     """
     parts = (

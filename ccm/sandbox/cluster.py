@@ -341,7 +341,7 @@ def daemon_flags(
 
 
 def log_tail_message(what: str, log: Path) -> str:
-    """Return `what` with the last 4000 characters of a log."""
+    """Return a message: `what`, and the last 4000 characters of a log."""
     text = log.read_text(errors="replace")[-4000:].strip() if log.exists() else ""
     return f"{what}; the end of {log.name}:\n{text or '(empty)'}"
 

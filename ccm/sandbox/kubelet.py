@@ -6,9 +6,9 @@ tasks of kube-controller-manager. It sets Ready to Unknown for a silent kubelet 
 40 s), removes the not-ready taint of a ready node, and allocates a Pod range for each node if the
 cloud has routes.
 
-A new node looks as registered by a kubelet with an external cloud provider: tainted as
+A new node looks like that of a kubelet with an external cloud provider: tainted as
 uninitialized, with a Hostname address, and not ready. If the provider has no instances, the node
-looks as registered by a kubelet without cloud provider: with a provider ID, and without the taint.
+looks like that of a kubelet without cloud provider: with a provider ID, and without the taint.
 
 Pods have no containers: they become Running as soon as they have a node, and are removed after
 their grace period. The module also does the parts of kube-controller-manager that delete Pods of
@@ -250,7 +250,7 @@ def _condition(kind: str, status: str, reason: str, message: str, moment: str) -
 
 
 class PodRanges:
-    """Allocator of one Pod range per node: the last released one, else the lowest.
+    """Allocator of one Pod range per node: the range released last, else the lowest free range.
 
     Args:
         whole: the range to divide.

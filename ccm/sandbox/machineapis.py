@@ -60,7 +60,7 @@ class SandboxMachineApi:
         group: its API group.
         manifests: manifests of its controllers.
         namespace: namespace of its objects.
-        described_by: kind of the object that describes VMs; a file has exactly one.
+        described_by: kind of the object that describes VMs; `read_objects` needs exactly one.
         file_option: option of a provider's fake: file to write that object and its Secret to.
         simulated: returns the objects that describe VMs of the simulated cloud, given its token.
         deployment: returns a MachineDeployment, given its replicas and the objects that describe
@@ -156,7 +156,7 @@ def _simulated_deployment(token: str) -> MachineObjects:
 
 
 def _deployment_in(count: int, objects: MachineObjects) -> Mapping[str, Any]:
-    """Return the MachineDeployment among the objects, with other replicas."""
+    """Return the MachineDeployment among the objects, with `count` replicas."""
     kind = kubermatic.MACHINE_DEPLOYMENTS.kind
     body = next(body for body in objects if body["kind"] == kind)
     return {**body, "spec": {**(body.get("spec") or {}), "replicas": count}}

@@ -24,7 +24,7 @@ from ccm.model.names import BOOTSTRAP_TOKEN_TYPE
 from ccm.runtime.controller import DONE, IDLE, Controller, ReconcileResult, Watch
 
 TOKEN_LIFETIME = timedelta(days=1)
-"""Lifetime of a bootstrap token, in place of a renewal."""
+"""Lifetime of a bootstrap token; long, because the sandbox does not renew tokens."""
 
 _TEMPLATE = "#cloud-config\nhostname: <MACHINE_NAME>\n# joins with {token}\n"
 

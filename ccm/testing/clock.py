@@ -3,8 +3,8 @@
 A program full of waits then finishes without waiting in real time, `asyncio.timeout` included.
 `ccm.base.clock` shows the loop's time while the loop runs. Time does not move while a callback
 is ready, so all work of one moment completes before the next. Virtual time stands still while
-`run_in_executor` or `ccm.cloud.blocking` runs a function in a thread, but not while a socket or
-process is waited for. A test with real input and output must use the real loop.
+`run_in_executor` or `ccm.cloud.blocking` runs a function in a thread, but not while a task waits
+for a socket or process. A test with real input and output must use the real loop.
 
 With pytest-asyncio, a hook in a provider's `conftest.py` selects the loop:
 

@@ -34,7 +34,7 @@ SCTP = ServicePort(name="signal", protocol="SCTP", port=2905, target_port=2905, 
 """A port with a protocol that few clouds support on load balancers."""
 
 MOST_WRITES = 12
-"""Crashes are simulated at each write up to this number."""
+"""The cases simulate a crash at each write of a call, up to this number of writes."""
 
 CHANGES: dict[str, dict[str, Any]] = {
     "port_added": {"ports": [DEFAULT_PORT, HTTPS]},
@@ -108,7 +108,7 @@ class BalancerCases:
             await _check_ensure_is_idempotent(harness, balancer, service, nodes, status)
 
     async def test_source_ranges_limit_who_is_let_in(self, cloud: Cloud, harness: Harness) -> None:
-        """Ensure adds and removes source ranges with the Service, or refuses them."""
+        """Ensure adds and removes the Service's source ranges in the cloud, or refuses them."""
         balancer = probes.balancer_of(cloud)
         probes.skip_if_opted_out(harness, "no_source_ranges")
         nodes = await probes.nodes(cloud, harness, 1)

@@ -154,7 +154,7 @@ class RouteCases:
     async def test_a_crash_after_a_route_write_is_mended(
         self, cloud: Cloud, harness: Harness, what: str
     ) -> None:
-        """A write whose answer was lost succeeds when it is repeated, with the right routes."""
+        """A write whose answer was lost succeeds when repeated; the cloud has the right routes."""
         routes = probes.routes_of(cloud)
         (node,) = await probes.nodes(cloud, harness, 1)
         if what == "delete":

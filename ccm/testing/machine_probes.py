@@ -138,7 +138,7 @@ class Machines:
         await retry_after_hints(once)
 
     async def status(self, identity: Identity, provider_id: str = "", **other: Any) -> MachineInfo:
-        """Return the status of a VM, initialised or not; skip the test if it is not implemented."""
+        """Return the status of a VM, initialised or not; skip the test if the call is missing."""
         try:
             answer = await self.driver.get_machine_status(
                 self.request(identity, provider_id, **other)
@@ -156,7 +156,10 @@ class Machines:
         return bool(getattr(self.driver, "lists_machines", True))
 
     async def list_vms(self, *, pool: str = POOL, **other: Any) -> Sequence[MachineRecord]:
-        """Return the VMs of a pool; of our machines only, if the driver lists none."""
+        """Return the VMs of a pool.
+
+        If the driver lists no VMs, return only those of the machines in `known`.
+        """
         if not self.lists_machines:
             records = []
             for identity in self.known.values():
@@ -238,7 +241,7 @@ async def create_foreign_vm(machines: Machines, name: str, owner: str, *, uid: s
 def cloud_calls(
     machines: Machines, identity: Identity, info: MachineInfo, new: Identity
 ) -> Mapping[str, probes.Call]:
-    """Return all calls that must reach the cloud: creation of `new`, others about `identity`."""
+    """Return all calls that must reach the cloud: creation of `new`, the others for `identity`."""
     driver, there = machines.driver, machines.request(identity, info.provider_id)
     machines.started.add(new.uid)
     create = machines.request(new, user_data=USER_DATA)

@@ -18,7 +18,7 @@ from ccm.testing.apiserver import store as stores
 
 BUDGET_CAUSE = "DisruptionBudget"
 NOT_SEEN_YET_S = 10
-"""Retry-After, in seconds, of an eviction while the budget's controller has not processed it."""
+"""Retry-After, in seconds, of an eviction while the controller has not processed the budget yet."""
 
 _TOO_MANY_BUDGETS = (
     "This pod has more than one PodDisruptionBudget, which the eviction subresource does not "
@@ -57,7 +57,7 @@ def has_grace(pod: Mapping[str, Any], grace_s: int | None) -> bool:
 def count_eviction(store: stores.ObjectStore, pod: dict[str, Any]) -> None:
     """Count the eviction of a Pod against its disruption budget.
 
-    The budget's controller sets the number of allowed disruptions. An eviction decrements it and
+    The budget's controller sets the number of allowed disruptions. An eviction decrements this, and
     records the Pod, so that the next eviction does not count that Pod as healthy.
 
     Raises:

@@ -24,7 +24,7 @@ _FIXED = {1: 8, 5: 4}
 
 
 def decode(types: Mapping[str, schema.Type], body: bytes) -> dict[str, Any]:
-    """Decode a body with envelope; return the object with `kind` and `apiVersion`.
+    """Decode a body with its envelope; return the object with `kind` and `apiVersion`.
 
     Raises:
         ValueError: the body is malformed, or its kind is unknown.
