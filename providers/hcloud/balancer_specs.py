@@ -1,8 +1,7 @@
-"""Comparison of load balancers, as specified by a Service and as in the API, and actions to change
-them. No I/O.
+"""Load balancers as a Service specifies them and as the API returns them: comparison and actions.
 
-A Service may leave properties unset. Such properties are not compared, so that manual changes of a
-load balancer survive; a new load balancer gets the API's defaults.
+No I/O. A Service may leave properties unset. Such properties are not compared, so that manual
+changes of a load balancer survive; a new load balancer gets the API's defaults.
 """
 
 from __future__ import annotations
@@ -580,7 +579,7 @@ def plan_target_steps(
 ) -> Iterator[BalancerAction]:
     """Yield the steps that change the targets.
 
-    To change a target's kind of address, it is removed and added again.
+    A target whose kind of address changes is removed and added again.
 
     Args:
         held: the existing load balancer.

@@ -57,8 +57,9 @@ class HcloudBalancers:
         self._network = network
         self._warn = warn
         self._pending: dict[str, dict[int, int | None]] = {}
-        """UID of a Service -> its actions that ran at the last read -> the server that the action
-        adds or removes as a target."""
+        """UID of a Service -> ID of each action that ran at the last read -> ID of the server that
+        the action adds or removes as a target; None = the action concerns no target.
+        """
 
     def get_load_balancer_name(self, cluster_name: str, service: cloud.Service) -> str:  # noqa: ARG002 - the UID is unique
         """Return the name in the annotation, or else `a` and the UID of the Service."""

@@ -43,7 +43,7 @@ IMAGES: Mapping[str, str] = {
     OperatingSystem.UBUNTU: "ubuntu-24.04",
     OperatingSystem.ROCKY_LINUX: "rocky-9",
 }
-"""Operating system -> its image, if the spec names none. The API has no images of others."""
+"""Operating system -> image for a spec without `image`. The API has no images of other systems."""
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, rename=to_field):
@@ -75,7 +75,8 @@ class KubermaticMachines(HcloudMachines):
         """Replace an inline datacenter by its location.
 
         Raises:
-            InvalidArgument: the spec is invalid, has both, or the datacenter is no name.
+            InvalidArgument: the spec is invalid or has both `datacenter` and `location`, or the
+                datacenter is no name.
         """
         spec, given = decode_spec(config, Spec), dict(config.cloud_provider_spec)
         if not spec.datacenter.value:

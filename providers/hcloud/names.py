@@ -28,7 +28,7 @@ VOLUME_INDEX = "kube-ccm/volume"
 
 
 Warn = Callable[[cloud.ObjectReference, str, str], None]
-"""`cloud.Context.warn`."""
+"""Type of `cloud.Context.warn`."""
 
 BALANCER_ADOPTED = "LoadBalancerAdopted"
 """An existing load balancer with the name that the Service asks for was adopted."""

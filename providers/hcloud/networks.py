@@ -103,7 +103,7 @@ class ClusterNetwork:
         return servers, requests
 
     async def gateways(self, network: client.Network) -> Mapping[str, client.Server]:
-        """Return private address in the network -> server.
+        """Return the servers of the network, by private address.
 
         Lists the servers again if the cache is outdated or lacks a server of the network.
         """

@@ -283,7 +283,7 @@ def _bucket(rate: float) -> Bucket | None:
 
 
 def _take_token(bucket: Bucket | None) -> float:
-    """Take a token: 0.0 on success, otherwise the seconds until one is available."""
+    """Take a token; return 0.0 on success, otherwise the seconds until a token is available."""
     now = clock.monotonic()
     return 0.0 if bucket is None or bucket.take(now) else bucket.missing_s(now)
 
@@ -316,7 +316,7 @@ class Operation(msgspec.Struct, frozen=True):
     """Operation of the API; `route` is method and path.
 
     `does` is a function, or the name of a method of `CloudState` or of one of its parts. The method
-    gets the ID from the path, and the body, as far as the request has them.
+    gets the ID from the path, and the body, if the request has them.
     """
 
     name: str

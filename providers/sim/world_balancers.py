@@ -2,7 +2,7 @@
 
 A load balancer is a record and the time at which it becomes `active`. Until then its state is
 `provisioning` (new) or `updating` (changed), and every change except deletion is refused.
-Clouds that build load balancers from VMs behave so. No background task exists: the state is
+Clouds that build load balancers from VMs behave like this. No background task exists: the state is
 computed on read. Names are unique: a client that lost the response to a creation gets a conflict
 when it repeats the creation. Reads are consistent: a call sees the effects of all earlier calls.
 """

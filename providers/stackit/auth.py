@@ -194,7 +194,7 @@ class KeyFlow:
 
 
 class StaticToken:
-    """`rest.Authorizer` with a fixed token, which the operator renews.
+    """`rest.Authorizer` with a configured token; never renews it.
 
     Args:
         token: bearer token.

@@ -209,7 +209,7 @@ def matches(held: lbapi.Balancer, recipe: BalancerSpec, metrics: lbapi.Metrics |
 
 
 def spec_of(held: lbapi.Balancer) -> BalancerSpec:
-    """Return an existing load balancer in the form of a wanted one."""
+    """Return the `BalancerSpec` that an existing load balancer fulfils."""
     options = held.options or lbapi.Options()
     access = options.access_control or lbapi.AccessControl()
     is_static = not options.private_network_only and not options.ephemeral_address

@@ -603,7 +603,7 @@ def _boot_volume(given: BootVolume | None) -> Mapping[str, Any]:
 async def _failed(
     api: iaas.Client, place: Place, server: iaas.Server, identity: cloud.Identity
 ) -> NoReturn:
-    """Raise the reason for which a server failed; delete it if it is the machine's and never ran.
+    """Raise the reason for a server's failure; delete the machine's server if it never ran.
 
     Raises:
         FailedPrecondition: the server ran before, or belongs to another machine.

@@ -64,7 +64,7 @@ TABLE: tuple[ErrorRule, ...] = (
     ErrorRule(
         "a server in state ERROR",
         cloud.Aborted,
-        "it never ran and was deleted; `ResourceExhausted` for lack of capacity or quota",
+        "the server never ran and was deleted; `ResourceExhausted` if capacity or quota is lacking",
         "never: the machine failed, and its set replaces it",
     ),
     ErrorRule("anything else", cloud.Unknown, "a malformed response"),
@@ -105,7 +105,7 @@ class _Tokens(msgspec.Struct, frozen=True):
 
 
 NOT_FOUND = 5
-"""gRPC code that the load balancer API uses in its error bodies."""
+"""Code NOT_FOUND of gRPC, which the load balancer API uses in its error bodies."""
 
 
 def iaas(body: bytes) -> rest.Refusal:

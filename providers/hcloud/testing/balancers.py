@@ -120,7 +120,7 @@ def action_handler(command: str, change: Change) -> state.Handler:
 
 
 class _DryRunCloud(Cloud):
-    """Copy of a cloud for the dry run of a change; its results are discarded."""
+    """Copy of a cloud on which a change is tried; the copy is then discarded."""
 
     def __init__(self, cloud: Cloud) -> None:
         super().__init__(cloud.settings)

@@ -93,7 +93,7 @@ class ApiError(ErrorResponse):
         self.body = {"code": self.status, "msg": message}
 
     def as_balancer_error(self, *, silent: bool) -> ApiError:
-        """Change to the form of the load balancer API; `silent` drops the body of a 404."""
+        """Convert to the form of the load balancer API; if `silent`, a 404 has no body."""
         self.body = {"code": GRPC.get(self.status, 2), "message": str(self), "details": []}
         if silent and self.status == 404:
             self.body = None
