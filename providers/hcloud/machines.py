@@ -19,6 +19,7 @@ from contextlib import suppress
 from hashlib import sha256
 from secrets import token_hex
 from typing import Any
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -214,7 +215,8 @@ class HcloudMachines(cloud.Driver[Clients]):
 
     def __init__(self, spi: Clients) -> None:
         super().__init__(spi)
-        self._groups: dict[tuple[str, str], asyncio.Lock] = {}
+        # Weak values: a lock is dropped with its last user.
+        self._groups: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     async def create_machine(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
         """Create the server: two requests, or one with keys in the spec.

@@ -250,7 +250,7 @@ async def test_every_field_of_the_spec_reaches_the_server(
 
 @pytest.mark.row("kubermatic-hetzner-09")
 async def test_placement_group_of_another_owner_is_neither_used_nor_deleted(
-    provider: ToKubermatic, harness: HcloudHarness
+    provider: ToKubermatic, harness: HcloudHarness, driver: kubermatic.KubermaticMachines
 ) -> None:
     """A user, or Kubermatic's machine-controller, created it: it has no labels of ours."""
     theirs = {"name": "web-a1b2c", "type": "spread", "labels": {"team": "a"}}
@@ -263,6 +263,7 @@ async def test_placement_group_of_another_owner_is_neither_used_nor_deleted(
 
     await _clean_up(provider, machine(placementGroupPrefix="web"))
     assert [one["name"] for one in groups.values()] == ["web-a1b2c"]
+    assert not driver._groups, "no lock is kept"
 
 
 @pytest.mark.row("kubermatic-hetzner-10")
