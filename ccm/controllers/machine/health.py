@@ -62,8 +62,9 @@ _WITHOUT_NODE = (Phase.PENDING, Phase.UNKNOWN)
 
 VM_CHECK_S = 10.0
 """Seconds between two queries for the VM of a machine whose node is missing or unhealthy; also the
-minimum seconds between the two NotFound responses that confirm that the VM is gone. Source:
-Kubermatic's machine-controller, which queries at this interval."""
+minimum seconds between the two NotFound responses that confirm that the VM is gone, and from the
+creation of a VM to the first query. Source: Kubermatic's machine-controller, which queries at
+this interval."""
 
 
 class HealthReconciler:
@@ -139,7 +140,11 @@ class HealthReconciler:
         outcome, seen = health.condition_copy(machine, node, result.history, now, settings)
         self._spells[machine.key] = seen
         if result.cause is None and settings.asks_for_vms and machine.phase in _WITHOUT_NODE:
-            if await self._vm_is_gone(machine):
+            # The cloud showed the VM of a new machine a moment ago, and most nodes join before the
+            # first query.
+            pending_s = result.history.carried_s + now.steady_s - result.history.began_s
+            is_new = machine.phase is Phase.PENDING and pending_s < VM_CHECK_S
+            if not is_new and await self._vm_is_gone(machine):
                 result = replace(result, cause=PhaseTrigger.VM_GONE)
             else:
                 result = replace(result, after_s=min_delay(result.after_s, VM_CHECK_S))
@@ -155,13 +160,15 @@ class HealthReconciler:
     async def _vm_is_gone(self, machine: Machine) -> bool:
         """Return whether two queries, `VM_CHECK_S` apart, did not find the machine's VM.
 
-        The VM is queried only if the listing of its class does not show it. If the cloud shows the
-        VM, or a call fails with another error than NotFound, two new queries are needed.
+        The VM is queried only if the listing of its class does not show it: machines that wait at
+        the same time share one listing. If the cloud shows the VM, or a call fails with another
+        error than NotFound, two new queries are needed.
         """
         machine_class, now = self._caches.class_of(machine), clock.monotonic()
+        since = self._context.creations_ended.get(machine.uid, float("-inf"))
         try:
             with suppress(Unimplemented):
-                listing = await self._vms.listings.of(machine_class)
+                listing = await self._vms.listings.of(machine_class, since=since)
                 if any(one.info.provider_id == machine.provider_id for one in listing.records):
                     self._denied_since.pop(machine.uid, None)
                     return False

@@ -245,6 +245,27 @@ async def test_machine_whose_vm_is_gone_is_replaced() -> None:
     ]
 
 
+@pytest.mark.row("kubermatic-machine-05")
+async def test_vms_of_new_machines_are_listed_together_and_not_before_ten_seconds() -> None:
+    """A VM that is gone before its node joined is noticed all the same."""
+    world = Kubermatic()
+    world.driver.seconds = 0.05
+    world.deployment(5)
+    async with world.running(*ALL):
+        await advance(9)
+        assert len(world.driver.vms) == 5
+        assert world.driver.calls["list_machines"] == 1, "before the creations"
+        await advance(21)
+        assert world.driver.calls["list_machines"] == 2
+        assert world.driver.calls["get_machine_status"] == 0
+
+        lost = world.driver.vms.popitem()[1].identity.uid
+        await advance(60)
+        uids = {one["metadata"]["uid"] for one in world.objects("machines")}
+        assert lost not in uids
+        assert len(world.driver.vms) == len(uids) == 5
+
+
 @pytest.mark.row("kubermatic-machine-06")
 async def test_machine_that_is_not_ready_but_has_its_vm_is_kept() -> None:
     world = Kubermatic()
