@@ -17,6 +17,7 @@ from ccm.cloud.machines import (
     CORRECT_OWNER,
     ListMachinesRequest,
     MachineDriver,
+    MachineInfo,
     MachineRecord,
     MachineRequest,
     is_owner,
@@ -110,6 +111,19 @@ class DriverClient:
             took_s = clock.monotonic() - started
             REQUEST_DURATION.labels(provider, operation).observe(took_s)
 
+    async def vm_of(self, request: MachineRequest) -> MachineInfo | None:
+        """Return the VM that the cloud shows for a request; None = no VM, or not implemented.
+
+        Raises:
+            CloudError: the call failed.
+        """
+        try:
+            return await self.call(MachineDriver.get_machine_status, request)
+        except (NotFound, Unimplemented):
+            return None
+        except Uninitialized as error:
+            return partial_info(error)
+
 
 class ConfirmedVMs:
     """Owners of VMs, as the cloud confirmed them since the start of the process.
@@ -183,11 +197,8 @@ class ConfirmedVMs:
                 raise _wrong_owner_error(machine)
             # A query by provider ID would only echo the ID; a query by name proves the owner.
             request = replace(request, provider_id="", creation_started=True)
-        try:
-            info = await self._driver.call(MachineDriver.get_machine_status, request)
-        except Uninitialized as error:
-            info = partial_info(error)
-        except (NotFound, Unimplemented):
+        info = await self._driver.vm_of(request)
+        if info is None:
             return False
         if info.provider_id and not is_same_instance(info.provider_id, machine.provider_id):
             raise _wrong_owner_error(machine)

@@ -69,6 +69,10 @@ REASON_VM_NOT_OWNED = "VMNotOwned"
 """Reason of a Warning event on a Machine: the VM of its provider ID has another owner, so that the
 controller changes neither the VM nor its node. Ours."""
 
+REASON_UID_NOT_MIGRATED = "UIDNotMigrated"
+"""Reason of a Warning event on a restored Machine whose VM cannot get its UID; nothing changes in
+the cloud. Ours."""
+
 REASON_NODE_UNHEALTHY = "NodeUnhealthy"
 REASON_NODE_HEALTHY = "NodeHealthy"
 REASON_MACHINE_FAILED = "MachineFailed"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Protocol
 
-from ccm.base import log
+from ccm.base import log, redact
 from ccm.cloud.errors import FailedPrecondition
 from ccm.cloud.helpers import is_label_value
 from ccm.cloud.machines import UIDMigration
@@ -130,9 +131,27 @@ class MachineContext:
         """Label a restored machine's VM with the machine's new UID; return the machine as written.
 
         Raises:
-            FailedPrecondition: the former UID is invalid, or that of another Machine.
-            CloudError: the call failed.
+            FailedPrecondition: the VM cannot get the UID; an event says why.
+            CloudError: a call failed.
             StaleObject, KubeError: the annotation with the former UID was not removed.
+        """
+        try:
+            async with turn.release():
+                await self._migrate_vm(machine, machine_class)
+        except FailedPrecondition as error:
+            text = redact.mask_for_api(str(error))
+            self.record_event(machine, WARNING, reasons.REASON_UID_NOT_MIGRATED, text)
+            raise
+        note = {self.settings.names.former_uid: None}
+        return await self.save(machine, lambda obj: annotations_patch(obj, note))
+
+    async def _migrate_vm(self, machine: Machine, machine_class: ResolvedClass) -> None:
+        """Let the VM with the machine's former UID carry the present one.
+
+        Raises:
+            FailedPrecondition: the former UID is invalid, or that of another Machine; or the
+                machine has another VM already.
+            CloudError: a call failed.
         """
         name = self.settings.names.former_uid
         former = machine.annotation(name)
@@ -149,9 +168,19 @@ class MachineContext:
                     f"annotation {name} has the UID of Machine {other.key}; remove it"
                 )
         request = self.driver.request(machine, machine_class)
-        async with turn.release():
-            await self.driver.call(UIDMigration.migrate_uid, request, former)
-        return await self.save(machine, lambda obj: annotations_patch(obj, {name: None}))
+        by_uid = replace(request, provider_id="")  # the provider ID may be that of either VM
+        own = await self.driver.vm_of(by_uid)
+        if own is not None:
+            identity = replace(request.identity, uid=former)
+            other_vm = await self.driver.vm_of(replace(by_uid, identity=identity))
+            # After an interrupted migration, the only VM has the present UID.
+            if other_vm is not None and other_vm.provider_id != own.provider_id:
+                raise FailedPrecondition(
+                    f"annotation {name} names VM {other_vm.provider_id}, but VM {own.provider_id} "
+                    "has the UID of the Machine; delete the VM that is not needed, or remove the "
+                    "annotation"
+                )
+        await self.driver.call(UIDMigration.migrate_uid, request, former)
 
     async def write_result(self, machine: Machine, outcome: PassResult) -> PassResult:
         """Write the result of a pass.

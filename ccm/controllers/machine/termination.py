@@ -24,7 +24,6 @@ from ccm.cloud.machines import (
     MachineDriver,
     MachineInfo,
     MachineRequest,
-    partial_info,
 )
 from ccm.controllers.machine.context import MachineContext, Pauses
 from ccm.kube.errors import Forbidden, NotFound
@@ -517,18 +516,9 @@ class DeleteFlow:
         return wait
 
     async def _vm_status(self, request: MachineRequest) -> MachineInfo | None:
-        """Return the VM that the cloud shows for a request; None = no VM, or not implemented.
-
-        Raises:
-            CloudError: the call failed.
-        """
+        """See `DriverClient.vm_of`."""
         async with self._turn.release():
-            try:
-                return await self._driver.call(MachineDriver.get_machine_status, request)
-            except (errors.NotFound, errors.Unimplemented):
-                return None
-            except errors.Uninitialized as error:
-                return partial_info(error)
+            return await self._driver.vm_of(request)
 
     async def _delete_node(self) -> StageResult:
         machine = self._machine

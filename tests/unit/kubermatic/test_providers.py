@@ -295,6 +295,35 @@ async def test_restored_machine_that_is_deleted_at_once_leaves_no_instance() -> 
     assert world.driver.vms == {}
 
 
+@pytest.mark.row("kubermatic-uid-02")
+@pytest.mark.parametrize(("phase", "replicas"), [("", 1), ("Running", 1), ("Running", 0)])
+async def test_machine_with_an_instance_does_not_get_a_second_one(
+    phase: str, replicas: int
+) -> None:
+    """Neither while it is created, nor in use, nor deleted."""
+    world = ProviderWorld()
+    path = f"{BASE}/machines/{(await restored(world, phase=phase))['metadata']['name']}"
+    machine = (world.server.get(path) or {})["metadata"]
+    (former,) = world.driver.vms
+    identity = cloud.Identity(cluster="all", pool="", name=machine["name"], uid=machine["uid"])
+    world.driver.add(identity, cloud.MachineInfo(provider_id="fake:///own", node_name="own"))
+    before = dict(world.driver.vms)
+    world.edit(replicas=replicas)
+
+    async with world.running(*ALL):
+        await world.settle(60)
+
+    assert world.driver.vms == before
+    assert world.driver.calls["create"] == 1
+    (now,) = world.objects("machines")
+    assert now["metadata"]["annotations"][names.ANNOTATION_FORMER_UID]
+    texts = {text for reason, text in world.events if reason == "UIDNotMigrated"}
+    (text,) = texts
+    assert f"names VM {former}, but VM fake:///own has the UID of the Machine" in text
+    if not (phase and replicas):
+        assert text in now["status"]["errorMessage"]
+
+
 @pytest.mark.row("kubermatic-uid-01")
 async def test_machine_cannot_take_the_instance_of_another_machine() -> None:
     world = ProviderWorld()
