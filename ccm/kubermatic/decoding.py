@@ -146,6 +146,7 @@ def _own_class(obj: documents.Machine, name: str) -> MachineClass:
     return MachineClass(
         metadata=ObjectMeta(name=name, namespace=obj.namespace),
         provider=provider if isinstance(provider, str) else "",
+        provider_field="spec.providerSpec.value.cloudProvider",
         provider_spec=value or {},
         references=tuple(references(value or {})),
         gaps=gaps,

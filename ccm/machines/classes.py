@@ -141,10 +141,9 @@ def driver_faults(obj: MachineClass) -> list[str]:
 def _provider_faults(obj: MachineClass, providers: Collection[str]) -> Iterator[str]:
     if obj.provider and obj.provider.casefold() not in map(str.casefold, providers):
         accepted = " or ".join(repr(provider) for provider in sorted(providers))
-        yield (
-            f"MachineClass {obj.name}: provider is {obj.provider!r}, but the driver accepts "
-            f"{accepted}; correct the field, or remove it"
-        )
+        where = obj.provider_field or f"MachineClass {obj.name}: provider"
+        advice = "correct it" if obj.provider_field else "correct the field, or remove it"
+        yield f"{where} is {obj.provider!r}, but the driver accepts {accepted}; {advice}"
 
 
 def _origin(obj: MachineClass, data: Mapping[str, bytes]) -> str:

@@ -220,6 +220,8 @@ class MachineClass(KubeObject, frozen=True, kw_only=True):
 
     Attributes:
         provider: name of the provider; empty = the configured provider.
+        provider_field: path of `provider` in the machine that contains the class; empty = the class
+            is an object.
         provider_spec: properties of the VMs, in the schema of the provider's driver.
         secrets: namespace and name of each Secret with credentials or user data; if several Secrets
             have the same key, the last Secret counts.
@@ -236,6 +238,7 @@ class MachineClass(KubeObject, frozen=True, kw_only=True):
     """
 
     provider: str = ""
+    provider_field: str = ""
     provider_spec: Mapping[str, Any] = msgspec.field(default_factory=dict)
     secrets: tuple[tuple[str, str], ...] = ()
     references: tuple[Any, ...] = ()

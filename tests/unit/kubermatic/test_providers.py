@@ -218,7 +218,9 @@ async def test_machine_of_another_cloud_gets_a_condition_and_nothing_else() -> N
     (machine,) = world.objects("machines")
     (condition,) = machine["status"]["conditions"]
     assert (condition["type"], condition["status"]) == ("SpecValid", "False")
-    assert "aws" in condition["message"]
+    where = "spec.providerSpec.value.cloudProvider"
+    assert f"{where} is 'aws', but the driver accepts 'fake'" in condition["message"]
+    assert "MachineClass" not in condition["message"]
     assert "finalizers" not in machine["metadata"]
     assert not world.driver.calls
     assert world.driver.vms == {}
