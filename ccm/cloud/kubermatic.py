@@ -586,7 +586,7 @@ class ValidationCache:
 
         Args:
             spec: the spec.
-            digest: digest of the credentials.
+            digest: digest of the credentials, and whatever else determines the result.
             validate: validates the spec.
 
         Raises:
@@ -673,7 +673,7 @@ class FromKubermatic(Driver[Callable[[Resolver], KubermaticProvider]]):
                 spec = machine.spec
                 await self._validations.check(
                     req.provider_spec,
-                    req.credentials.digest,
+                    req.credentials.digest + req.kubelet_version,
                     lambda: invoke(provider.validate, spec),
                 )
                 text = req.user_data.decode()
@@ -791,7 +791,9 @@ def to_machine(req: MachineRequest) -> KubermaticMachine:
         namespace=identity.namespace,
         uid=identity.uid,
         spec=KubermaticMachineSpec(
-            provider_spec=deepcopy(dict(req.provider_spec)), provider_id=req.provider_id
+            provider_spec=deepcopy(dict(req.provider_spec)),
+            kubelet_version=req.kubelet_version,
+            provider_id=req.provider_id,
         ),
         provider_status=_provider_status(state),
     )
@@ -1194,6 +1196,7 @@ class ToKubermatic:
             provider_id=machine.spec.provider_id,
             last_known_state=state if isinstance(state, str) else "",
             creation_started=True,
+            kubelet_version=machine.spec.kubelet_version,
         )
 
 

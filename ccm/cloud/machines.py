@@ -207,6 +207,7 @@ class MachineRequest:
             `check_owner` accepts any owner in the VM's labels or tags.
         adopts_unmarked: whether `check_owner` accepts a VM with the machine's name and no owner in
             its labels or tags.
+        kubelet_version: version of the kubelet in the Machine; empty = not stated.
     """
 
     identity: Identity
@@ -218,6 +219,7 @@ class MachineRequest:
     creation_started: bool = False
     is_imported: bool = False
     adopts_unmarked: bool = False
+    kubelet_version: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

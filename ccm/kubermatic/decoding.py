@@ -133,6 +133,7 @@ def machine(obj: documents.Machine) -> Machine:
         taints=tuple(spec.taints or ()),
         priority=DEFAULT_PRIORITY - goes_first,
         vm_name=str(metadata.get("name") or ""),
+        kubelet_version=spec.versions.kubelet,
         own_class=_own_class(obj, owner.name if owner is not None else obj.name),
         source=obj,
     )

@@ -93,6 +93,7 @@ class DriverClient:
             creation_started=machine.creation_started,
             is_imported=machine.provider_id in machine_class.imports,
             adopts_unmarked=settings.adopt_unmarked,
+            kubelet_version=machine.kubelet_version,
         )
 
     async def call(self, method: Callable[[Any, *Args], Awaitable[T]], *args: *Args) -> T:

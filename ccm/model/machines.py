@@ -297,6 +297,7 @@ class Machine(KubeObject, frozen=True, kw_only=True):
         preserve_of_node: value of the node's preserve annotation that was applied last.
         was_moved: whether an update in place moved the machine from another set to its present set.
         vm_name: name of VM and node; empty = the name of the machine.
+        kubelet_version: version of the kubelet; empty = the object does not state it.
         own_class: class that the object itself contains, in an API group without class objects.
         source: document of the API group; for the codec only.
     """
@@ -331,6 +332,7 @@ class Machine(KubeObject, frozen=True, kw_only=True):
     preserve_of_node: str = ""
     was_moved: bool = False
     vm_name: str = ""
+    kubelet_version: str = ""
     own_class: MachineClass | None = None
     source: Any = None
 

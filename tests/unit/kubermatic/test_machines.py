@@ -150,6 +150,7 @@ async def test_deployment_creates_scales_rolls_and_deletes() -> None:
         assert world.sizes() == ["small"] * 2
         request = world.driver.given["create_machine"]
         assert request.provider_spec == value()
+        assert request.kubelet_version == "1.35.1"
         assert request.credentials["Secret/default/acme/token"] == b"secret"
         assert request.user_data == (
             f"#cloud-config\nhostname: {request.identity.name}\n\nend".encode()
