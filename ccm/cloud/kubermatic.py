@@ -867,7 +867,15 @@ class KubermaticDefaults(Protocol):
 
 @runtime_checkable
 class KubermaticSpecs(Protocol):
-    """Optional interface of a `MachineDriver`: the driver serves Kubermatic's machines too."""
+    """Optional interface of a `MachineDriver`: the driver serves Kubermatic's machines too.
+
+    Attributes:
+        location_fields: fields of `cloudProviderSpec` that say where a VM is. Only their values and
+            the credentials are needed for a lookup or a deletion: a missing Secret or ConfigMap of
+            another field blocks neither.
+    """
+
+    location_fields: Collection[str]
 
     def add_kubermatic_defaults(self, config: ProviderConfig) -> ProviderConfig:
         """Return the config with the driver's defaults; no I/O.
@@ -882,7 +890,7 @@ class KubermaticSpecs(Protocol):
         """Return the provider spec in the driver's own schema; no I/O.
 
         With `strict` False, the spec is needed for a lookup or a deletion: leave out what is
-        invalid.
+        invalid. After an error, it is called again with the `location_fields` only.
 
         The caller has checked that the operating system is an `OperatingSystem`.
 
@@ -946,6 +954,7 @@ class KubermaticDriver(Driver[Any]):
     def __init__(self, driver: Any, environ: Mapping[str, str]) -> None:
         super().__init__(driver)
         self._validations = ValidationCache()
+        self._location_fields = driver.location_fields
         self.provider_names = driver.provider_names
         self.csi_driver = driver.csi_driver
         self.finds_by_name = driver.finds_by_name
@@ -1049,10 +1058,10 @@ class KubermaticDriver(Driver[Any]):
         Args:
             req: the request.
             strict: whether an invalid spec is an error. Otherwise the converted spec lacks what is
-                invalid.
+                invalid; if a value cannot be read, it has the location only.
 
         Raises:
-            CloudError: the spec is invalid, or its credentials cannot be read.
+            CloudError: the spec is invalid, or its credentials or location cannot be read.
         """
         native = req.provider_spec.get("cloudProviderSpec")
         native = native if isinstance(native, Mapping) else {}
@@ -1072,7 +1081,17 @@ class KubermaticDriver(Driver[Any]):
         config, resolver = decode_config(spec, strict=strict), self._resolver(credentials)
         if strict:
             default_operating_system(config)  # raises for an unknown one
-        native: Mapping[str, Any] = self.spi.kubermatic_spec(config, resolver, strict=strict)
+        native: Mapping[str, Any]
+        try:
+            native = self.spi.kubermatic_spec(config, resolver, strict=strict)
+        except (TerminalError, errors.InvalidArgument):
+            if strict:
+                raise
+            # Values that only a creation needs must not block a deletion.
+            given = config.cloud_provider_spec
+            location = {name: given[name] for name in given if name in self._location_fields}
+            config = msgspec.structs.replace(config, cloud_provider_spec=location)
+            native = self.spi.kubermatic_spec(config, resolver, strict=False)
         return native
 
     def _resolver(self, credentials: Credentials) -> Resolver:

@@ -70,6 +70,8 @@ class KubermaticMachines(HcloudMachines):
     """Driver that implements `KubermaticSpecs`."""
 
     marks = MARKS
+    # None: a token shows the servers of its project in all locations.
+    location_fields: frozenset[str] = frozenset()
 
     def add_kubermatic_defaults(self, config: ProviderConfig) -> ProviderConfig:
         """Replace an inline datacenter by its location.

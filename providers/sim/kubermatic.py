@@ -42,6 +42,8 @@ class KubermaticMachines(DeclaredSpec, SimMachines):
     """Driver that implements `KubermaticSpecs`."""
 
     declared = Spec
+    # None: VMs are found in all zones and regions.
+    location_fields: frozenset[str] = frozenset()
 
     def kubermatic_spec(
         self, config: ProviderConfig, resolver: Resolver, *, strict: bool

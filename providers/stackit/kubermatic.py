@@ -64,6 +64,7 @@ class KubermaticMachines(DeclaredSpec, StackitMachines):
     """Driver that implements `KubermaticSpecs`."""
 
     declared = Spec
+    location_fields = frozenset({"region"})  # the project is one of the credentials
 
     def kubermatic_spec(
         self, config: ProviderConfig, resolver: Resolver, *, strict: bool

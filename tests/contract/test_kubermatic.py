@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from ccm import cloud
 from ccm.cloud.configvar import Reference
-from ccm.cloud.kubermatic import MACHINE_UID, credentials_of
+from ccm.cloud.kubermatic import MACHINE_UID, MADE_UP_ID, credentials_of
 from ccm.testing.contract import Harness, HeldVM, MachineContract
 from ccm.testing.machine_probes import Machines
 from providers.hcloud.testing import server as hcloud
@@ -101,7 +101,7 @@ class KubermaticStackit(Kubermatic, StackitHarness):
 
 class KubermaticSim(Kubermatic, SimHarness):
     # Without data volumes: their labels cannot be changed, so `migrate_uid` refuses such a VM.
-    spec: ClassVar = {"machineType": "small"}
+    spec: ClassVar = {"machineType": "small", "allowedAddresses": ["10.96.0.0/12"]}
     keys: ClassVar = {"token": "token"}
 
     def labels(self) -> list[Mapping[str, str]]:
@@ -128,6 +128,44 @@ class KubermaticContract(MachineContract):
         assert {before[key] for key in changed} == {identity.uid}
         assert {after[key] for key in changed} == {"restored"}
         assert after["team"] == "a"
+
+    @pytest.mark.row("kubermatic-machine-20")
+    async def test_made_up_provider_id_is_kept_before_the_vm_is_initialized(
+        self, machines: Machines
+    ) -> None:
+        identity, made_up = machines.identity(), f"{MADE_UP_ID}ours/uid"
+        await machines.create(identity)
+
+        assert (await machines.status(identity, made_up)).provider_id == made_up
+
+    @pytest.mark.row("kubermatic-spec-06")
+    async def test_missing_value_blocks_a_deletion_only_if_it_says_where_the_vm_is(
+        self, machines: Machines, harness: Harness
+    ) -> None:
+        assert isinstance(harness, Kubermatic)
+        driver: Any = machines.driver
+        location = driver.spi.location_fields
+        spec, identity = harness.machine_spec(), machines.identity()
+        missing = {"configMapKeyRef": {**SECRET, "name": "missing", "key": "value"}}
+
+        def without(*fields: str) -> dict[str, Any]:
+            native = spec["cloudProviderSpec"] | dict.fromkeys(fields, missing)
+            return {**spec, "cloudProviderSpec": native}
+
+        vm = await machines.create(identity)
+        for field in location:
+            for ask in (machines.status, machines.delete):
+                with pytest.raises(cloud.InvalidArgument, match="missing does not exist"):
+                    await ask(identity, provider_spec=without(field))
+        texts = {field for field, value in harness.spec.items() if isinstance(value, str)}
+        rest = without(*(texts - location))
+        with pytest.raises(cloud.InvalidArgument, match="missing does not exist"):
+            await machines.create_once(identity, provider_spec=rest)
+
+        found = await machines.status(identity, provider_spec=rest)
+        assert found.provider_id == vm.provider_id
+        await machines.delete(identity, provider_spec=rest)
+        assert await harness.vms() == []
 
     @pytest.mark.row("kubermatic-spec-04")
     @pytest.mark.parametrize("system", ["beos", ""])

@@ -444,6 +444,7 @@ class Native(cloud.Driver[AcmeCloud]):
     """A driver of the same cloud that serves Kubermatic's machines."""
 
     provider_names = ("acme",)
+    location_fields = ()
 
     async def create_machine(self, req: MachineRequest) -> MachineInfo:
         self._check(req)

@@ -82,6 +82,8 @@ def _identity(machine: cloud.KubermaticMachine) -> cloud.Identity:
 class Native(FakeDriver):
     """A driver with `KubermaticSpecs`."""
 
+    location_fields = ()
+
     async def create_machine(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
         self.calls["create"] += 1
         return await super().create_machine(req)
