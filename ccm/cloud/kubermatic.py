@@ -84,7 +84,9 @@ class InstanceNotFound(Exception):
 class TerminalError(Exception):
     """An error that a user must correct; it may also be the cause of another error.
 
-    The daemon shows reason and message in the machine's status and retries seldom.
+    The daemon retries seldom, and shows message and reason in the machine's status. The reason
+    there is `DeleteError` while the machine is being deleted, and otherwise `UnsupportedChange` for
+    a reason of the provider, `UPDATE`, `DELETE` and `JOIN_TIMEOUT`.
 
     Attributes:
         reason: a `ErrorReason`, or a reason of the provider.
@@ -375,9 +377,19 @@ class KubermaticProvider(Protocol):
 
     Methods may be synchronous, or coroutines; the daemon calls synchronous ones in a thread, except
     `add_defaults`, `get_cloud_config` and `machine_metrics_labels`, which must return at once and
-    make no request. Calls about one machine never overlap. An error that is neither
-    `InstanceNotFound` nor caused by a `TerminalError` is transient: the call is repeated after a
-    back-off.
+    make no request. Calls about one machine never overlap.
+
+    After a transient error, the call is repeated after five seconds. After any other error, it is
+    repeated after three minutes for a new machine (ten minutes if quota or capacity is exhausted)
+    and after ten minutes for a machine that is being deleted, or at once if the spec or one of its
+    Secrets changes. Classes of errors:
+
+    - `TerminalError`, also as the cause of another error: not transient.
+    - `InstanceNotFound`: a result of `get` and `cleanup`. Other methods must not raise it.
+    - Errors of `ccm.cloud` keep their class, except that `NotFound` and `Internal` count as
+      `Unknown`. `Unavailable`, `DeadlineExceeded`, `Aborted` and `Unknown` are transient;
+      `RetryAfter` has its own delay.
+    - A `TimeoutError` counts as `DeadlineExceeded`, any other exception as `Unknown`.
     """
 
     def add_defaults(self, spec: KubermaticMachineSpec) -> KubermaticMachineSpec:
@@ -389,18 +401,19 @@ class KubermaticProvider(Protocol):
         error, the spec is stored without defaults.
 
         Raises:
-            TerminalError: the spec is invalid; the request is denied.
+            TerminalError: the spec is invalid; the request is denied, as after any other error
+                except `Unimplemented`.
         """
 
     def validate(self, spec: KubermaticMachineSpec) -> Awaitable[None] | None:
         """Check the spec; may call the cloud.
 
         Called before `create`, never by a webhook. Results are cached for five minutes, for equal
-        specs with equal Secrets. A transient error is not cached.
+        specs with equal Secrets, but transient errors are not. After any error, no instance is
+        created, and the machine's status shows the error.
 
         Raises:
-            TerminalError: the spec is invalid; no instance is created, and the machine's status
-                shows the error.
+            TerminalError: the spec is invalid.
             OSNotSupported: there is no image for the operating system.
         """
 
@@ -410,7 +423,10 @@ class KubermaticProvider(Protocol):
         Called before `create`, and whenever the daemon needs the state of the instance.
 
         Raises:
-            InstanceNotFound: the cloud confirms that there is no such instance.
+            InstanceNotFound: the cloud confirms that there is no such instance. For a new machine,
+                one is created. A machine that has had an instance is replaced after two such
+                errors, unless its node is ready. After any other error, nothing is created or
+                replaced.
         """
 
     def get_cloud_config(self, spec: KubermaticMachineSpec) -> tuple[str, str]:
@@ -428,7 +444,8 @@ class KubermaticProvider(Protocol):
         the call. After any error, the instance may exist: `get` looks for it again.
 
         Raises:
-            TerminalError: the cloud cannot create this instance.
+            TerminalError: the cloud cannot create this instance; the machine's status shows the
+                error.
         """
 
     def cleanup(self, machine: KubermaticMachine, data: ProviderData) -> Awaitable[bool] | bool:
@@ -437,16 +454,26 @@ class KubermaticProvider(Protocol):
         Returns:
             True: nothing is left, or there was nothing. False: the deletion is in progress; the
             call is repeated after ten seconds.
+
+        Raises:
+            InstanceNotFound: counts as True.
+            TerminalError: the cloud refuses the deletion; the machine is kept, and its status shows
+                the error.
         """
 
     def machine_metrics_labels(self, machine: KubermaticMachine) -> Mapping[str, str]:
-        """Return labels for the number of machines in the metrics, including `size`."""
+        """Return labels for the number of machines in the metrics, including `size`.
+
+        The machine has a provider spec only: machines with equal specs share the labels. The daemon
+        adds the version of the kubelet. After an error, `size` is empty.
+        """
 
     def migrate_uid(self, machine: KubermaticMachine, uid: str) -> Awaitable[None] | None:
         """Replace the machine's UID in the labels or tags of its instance, and keep all others.
 
         Called for a machine whose annotation names its former UID; the argument `machine` still has
-        that UID. Succeeds if there is no instance.
+        that UID. Succeeds if there is no instance. Not called if another instance has the new UID.
+        Until it succeeds, the machine gets no instance, and is not deleted.
 
         Args:
             machine: the machine with its former UID.
@@ -456,7 +483,10 @@ class KubermaticProvider(Protocol):
     def set_metrics_for_machines(
         self, machines: Sequence[KubermaticMachine]
     ) -> Awaitable[None] | None:
-        """Update metrics of the provider; called every ten minutes with all its machines."""
+        """Update metrics of the provider; called every ten minutes with all its machines.
+
+        An error is only logged.
+        """
 
 
 # --- credentials --------------------------------------------------------------------------------
@@ -634,9 +664,14 @@ def from_kubermatic(
     Args:
         make: returns a provider that reads config variables with a resolver. It is called for each
             request, as by Kubermatic, so share clients and rate limits between the providers.
-        names: values of `cloudProvider` that the provider serves.
+        names: values of `cloudProvider` that the provider serves; at least one.
         environ: environment variables for config variables; None = none.
+
+    Raises:
+        ValueError: `names` is empty, or a text.
     """
+    if not names or isinstance(names, str):
+        raise ValueError(f"names is {names!r}; set a tuple of values of cloudProvider: ('acme',)")
     return FromKubermatic(make, names=names, environ=environ or {})
 
 
@@ -755,8 +790,9 @@ class FromKubermatic(Driver[Callable[[Resolver], KubermaticProvider]]):
     ) -> MachineInfo:
         with _cloud_errors(machine, req):
             instance = await call()
-        return MachineInfo(
-            provider_id=instance.provider_id or f"kubermatic://{self.name_of(req)}/{machine.uid}",
+        made_up = f"{MADE_UP_ID}{self.name_of(req)}/{machine.uid}"
+        info = MachineInfo(
+            provider_id=instance.provider_id or made_up,
             node_name=instance.name,
             addresses=tuple(
                 NodeAddress(type=kind, address=address)
@@ -765,6 +801,7 @@ class FromKubermatic(Driver[Callable[[Resolver], KubermaticProvider]]):
             phase=_PHASES.get(instance.status, Phase.UNKNOWN),
             last_known_state=_stored(machine, req),
         )
+        return _keep_made_up_id(info, req)
 
     def name_of(self, req: MachineRequest) -> str:
         """Return the name of the provider in a request's spec."""
@@ -781,6 +818,20 @@ _PHASES = {
     KubermaticInstanceStatus.DELETING: Phase.DELETING,
     KubermaticInstanceStatus.DELETED: Phase.DELETING,
 }
+
+
+MADE_UP_ID = "kubermatic://"
+"""Prefix of the provider IDs that Kubermatic's machine-controller sets on machines and nodes of a
+cluster without a cloud-controller-manager: `kubermatic://<cloudProvider>/<UID of the machine>`."""
+
+
+def _keep_made_up_id(info: MachineInfo, req: MachineRequest) -> MachineInfo:
+    """Return the data about a VM; if the machine's provider ID is made up, with that ID.
+
+    The VM was found by UID, and the ID on machine and node cannot change.
+    """
+    is_made_up = req.provider_id.startswith(MADE_UP_ID)
+    return replace(info, provider_id=req.provider_id) if is_made_up else info
 
 
 def to_machine(req: MachineRequest) -> KubermaticMachine:
@@ -932,11 +983,6 @@ class DeclaredSpec:
         return config
 
 
-MADE_UP_ID = "kubermatic://"
-"""Prefix of the provider IDs that Kubermatic's machine-controller sets on machines and nodes of a
-cluster without a cloud-controller-manager: `kubermatic://<cloudProvider>/<UID of the machine>`."""
-
-
 class KubermaticDriver(Driver[Any]):
     """`MachineDriver` for Kubermatic's machines on top of a driver with `KubermaticSpecs`.
 
@@ -988,10 +1034,12 @@ class KubermaticDriver(Driver[Any]):
 
     async def get_machine_status(self, req: MachineRequest) -> MachineInfo:
         """See `MachineDriver.get_machine_status`."""
-        info: MachineInfo = await self.spi.get_machine_status(self.converted(req))
-        if req.provider_id.startswith(MADE_UP_ID):
-            return replace(info, provider_id=req.provider_id)
-        return info
+        try:
+            info: MachineInfo = await self.spi.get_machine_status(self.converted(req))
+        except errors.Uninitialized as error:
+            error.carrying(_keep_made_up_id(partial_info(error), req))
+            raise
+        return _keep_made_up_id(info, req)
 
     async def list_machines(self, req: ListMachinesRequest) -> Sequence[MachineRecord]:
         """See `MachineDriver.list_machines`."""

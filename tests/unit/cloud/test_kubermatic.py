@@ -358,6 +358,64 @@ async def test_only_instance_not_found_is_absence(
         await driver.get_machine_status(asking())
 
 
+@pytest.mark.row("kubermatic-provider-12")
+@pytest.mark.parametrize(
+    ("failure", "kind"),
+    [
+        (RuntimeError("broken"), errors.Unknown),
+        (errors.Internal("broken"), errors.Unknown),
+        (TimeoutError(), errors.DeadlineExceeded),
+        (errors.Unauthenticated("no"), errors.Unauthenticated),
+        (errors.RetryAfter("busy", seconds=7), errors.RetryAfter),
+        (InstanceNotFound(), errors.NotFound),
+        (TerminalError("own", "no"), errors.FailedPrecondition),
+    ],
+)
+async def test_class_of_an_error_of_a_provider(
+    driver: kubermatic.FromKubermatic,
+    account: AcmeCloud,
+    failure: Exception,
+    kind: type[errors.CloudError],
+) -> None:
+    account.failure = failure
+
+    for call in (driver.get_machine_status, driver.delete_machine):
+        with pytest.raises(errors.CloudError) as raised:
+            await call(asking())
+        assert type(raised.value) is kind
+
+
+@pytest.mark.parametrize("names", [(), "acme"])
+def test_provider_without_names_is_an_error(account: AcmeCloud, names: Any) -> None:
+    with pytest.raises(ValueError, match="set a tuple of values of cloudProvider"):
+        from_kubermatic(lambda resolver: Acme(account, resolver), names=names)
+
+
+@pytest.mark.row("kubermatic-provider-13")
+async def test_provider_gets_the_version_of_the_kubelet(account: AcmeCloud) -> None:
+    """Machines of another version do not share a validation."""
+    seen: list[str] = []
+
+    class Versioned(Acme):
+        async def validate(self, spec: KubermaticMachineSpec) -> None:
+            seen.append(spec.kubelet_version)
+
+    driver = from_kubermatic(lambda resolver: Versioned(account, resolver), names=("acme",))
+    for number, version in enumerate(("1.35.1", "1.35.1", "1.36.0")):
+        await driver.create_machine(asking(f"u-{number}", kubelet_version=version))
+
+    assert seen == ["1.35.1", "1.36.0"]
+
+
+@pytest.mark.row("kubermatic-machine-20")
+async def test_made_up_provider_id_is_kept(driver: kubermatic.FromKubermatic) -> None:
+    """Otherwise the instance would count as that of another machine."""
+    await driver.create_machine(asking())
+    info = await driver.get_machine_status(asking(provider_id="kubermatic://acme/u-1"))
+
+    assert info.provider_id == "kubermatic://acme/u-1"
+
+
 async def test_missing_secret_is_named(driver: kubermatic.FromKubermatic) -> None:
     with pytest.raises(errors.InvalidArgument, match="Secret kube-system/acme does not exist"):
         await driver.get_machine_status(asking(credentials=credentials_of({TOKEN: None})))
