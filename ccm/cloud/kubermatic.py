@@ -705,17 +705,22 @@ class FromKubermatic(Driver[Callable[[Resolver], KubermaticProvider]]):
             try:
                 found: KubermaticInstance = await invoke(provider.get, machine)
             except InstanceNotFound:
-                spec = machine.spec
-                await self._validations.check(
-                    req.provider_spec,
-                    req.credentials.digest + req.kubelet_version,
-                    lambda: invoke(provider.validate, spec),
-                )
+                await self.check_creation(req)
                 text = req.user_data.decode()
                 found = await invoke(provider.create, machine, ProviderData(), text)
             return found
 
         return await self._call(machine, create, req)
+
+    async def check_creation(self, req: MachineRequest) -> None:
+        """Validate the spec; see `CreationCheck.check_creation`."""
+        provider, machine = self._provider(req), to_machine(req)
+        with _cloud_errors(machine, req):
+            await self._validations.check(
+                req.provider_spec,
+                req.credentials.digest + req.kubelet_version,
+                lambda: invoke(provider.validate, machine.spec),
+            )
 
     async def get_machine_status(self, req: MachineRequest) -> MachineInfo:
         """Return the instance that carries the machine's UID."""
@@ -1012,6 +1017,12 @@ class KubermaticDriver(Driver[Any]):
 
     async def create_machine(self, req: MachineRequest) -> MachineInfo:
         """See `MachineDriver.create_machine`; an invalid spec creates nothing."""
+        await self.check_creation(req)
+        info: MachineInfo = await self.spi.create_machine(self.converted(req, strict=True))
+        return info
+
+    async def check_creation(self, req: MachineRequest) -> None:
+        """Validate the spec; see `CreationCheck.check_creation`."""
         spec, credentials = req.provider_spec, req.credentials
 
         async def validate() -> None:
@@ -1019,8 +1030,6 @@ class KubermaticDriver(Driver[Any]):
                 raise errors.InvalidArgument("; ".join(map(str, problems)))
 
         await self._validations.check(spec, credentials.digest, validate)
-        info: MachineInfo = await self.spi.create_machine(self.converted(req, strict=True))
-        return info
 
     async def initialize_machine(self, req: MachineRequest) -> MachineInfo:
         """See `MachineDriver.initialize_machine`."""

@@ -424,6 +424,21 @@ class SpecValidation(Protocol):
         """
 
 
+@runtime_checkable
+class CreationCheck(Protocol):
+    """Optional interface of the `MachineDriver` object: the check that precedes a creation."""
+
+    @operation()
+    async def check_creation(self, req: MachineRequest) -> None:
+        """Check a request as `create_machine` does before it creates a VM; change nothing.
+
+        `kube-ccm plan` calls it in place of `create_machine`.
+
+        Raises:
+            CloudError: `create_machine` would raise this error, and create nothing.
+        """
+
+
 def _request_subject(req: MachineRequest, **_: object) -> str:
     return _machine_subject(req)
 

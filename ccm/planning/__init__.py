@@ -5,7 +5,8 @@ a fake API server with a copy of the cluster. Their cloud client sends queries t
 records changes instead of sending them. The controllers' writes change the copy, and recorded route
 changes are applied to later listings of routes. So consequences show: a deleted node leaves its
 load balancers and loses its routes. The results of `ensure_load_balancer` and `create_machine`
-cannot be predicted, so the forecast for the Service or Machine ends with the call.
+cannot be predicted, so the forecast for the Service or Machine ends with the call. A driver with
+`CreationCheck` is asked whether it would refuse a creation.
 
 While the controllers only wait, time is skipped: the second query about a missing instance needs no
 real wait. Each query is sent to the cloud once, and its answer is reused.

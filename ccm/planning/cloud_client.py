@@ -18,6 +18,7 @@ from ccm.cloud import errors
 from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.interface import Cloud, LoadBalancer, LoadBalancerDigests, Routes
 from ccm.cloud.machines import (
+    CreationCheck,
     DeleteMachineResponse,
     ListMachinesRequest,
     MachineDriver,
@@ -111,6 +112,7 @@ class Ledger:
     Attributes:
         changes: recorded calls, in their order.
         failures: (name of the method, names of the queried objects) -> error.
+        refused: UID of a machine -> error with which the driver would refuse to create its VM.
         caches_answers: whether answers are reused; else each query is sent to the cloud.
         queries: all queries sent to the cloud.
         first_queries: the first query about each object.
@@ -118,6 +120,7 @@ class Ledger:
 
     changes: list[CloudChange] = field(default_factory=list)
     failures: dict[tuple[str, str], errors.CloudError] = field(default_factory=dict)
+    refused: dict[str, errors.CloudError] = field(default_factory=dict)
     caches_answers: bool = True
     queries: PendingQueries = field(default_factory=PendingQueries)
     first_queries: PendingQueries = field(default_factory=PendingQueries)
@@ -144,10 +147,13 @@ class RecordingCloudClient(CloudClient):
 
         Raises:
             RetryAfter: the change is recorded, and its result cannot be predicted.
+            CloudError: the driver would refuse the creation of a VM; it is not recorded.
             CloudError: see `CloudClient.call`.
         """
         operation = self._operation(method, args)
         if operation.change:
+            if operation.verb == MachineDriver.create_machine.__name__:
+                await self._check_creation(cast("MachineRequest", operation.arguments["req"]))
             await self._record_change(operation)
             if operation.verb in KNOWN_RESULTS:
                 return cast("T", KNOWN_RESULTS[operation.verb])
@@ -217,6 +223,17 @@ class RecordingCloudClient(CloudClient):
         if isinstance(answer, errors.CloudError) and not isinstance(answer, ANSWER_ERRORS):
             self._ledger.failures[query] = answer
         return answer
+
+    async def _check_creation(self, request: MachineRequest) -> None:
+        """Raise CloudError if the driver would refuse to create a VM."""
+        if not self.offers(CreationCheck):
+            return
+        self._ledger.refused.pop(request.identity.uid, None)
+        try:
+            await self.call(CreationCheck.check_creation, request)
+        except ANSWER_ERRORS as error:
+            self._ledger.refused[request.identity.uid] = error
+            raise
 
     async def _record_change(self, operation: ProviderCall) -> None:
         service, at_s = operation.arguments.get("service"), monotonic()

@@ -251,7 +251,8 @@ async def forecast(
             failures=_failures(options, handle, ledger, left_out),
         )
         events.warnings |= {
-            (subject, REASON_SPEC_INVALID): text for subject, text in unusable.items()
+            (subject, REASON_SPEC_INVALID): text
+            for subject, text in (unusable | _refused_creations(cluster, ledger)).items()
         }
         result = replace(result, warnings=[*_undecodable_events(cluster)])
         return _split_events(result, events, _blocked_deletions(options, cluster))
@@ -437,7 +438,17 @@ async def _wait_idle(work: asyncio.Task[None], questions: PendingQueries, second
             work.result()
 
 
-def _unusable_classes(cluster: FakeTracker, cloud: Cloud) -> Mapping[ChangedObject, str]:
+def _refused_creations(cluster: FakeTracker, ledger: Ledger) -> Mapping[ChangedObject, str]:
+    """Return the Machines for which the driver would refuse to create a VM -> its error."""
+    return {
+        _subject(api, machine): redact.mask_text(str(ledger.refused[machine.uid]))
+        for api in APIS
+        for machine in cluster.objects(api.codec.machines).current.values()
+        if machine.uid in ledger.refused
+    }
+
+
+def _unusable_classes(cluster: FakeTracker, cloud: Cloud) -> dict[ChangedObject, str]:
     """Return the MachineClasses with which no VM can be created -> faults.
 
     `doctor` reports the same faults.

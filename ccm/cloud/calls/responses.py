@@ -32,6 +32,7 @@ from ccm.cloud.interface import (
     Zones,
 )
 from ccm.cloud.machines import (
+    CreationCheck,
     MachineDriver,
     MachineInfo,
     MachineMetrics,
@@ -159,6 +160,7 @@ CAPABILITIES: Mapping[type, tuple[str, str]] = {
     MachineMetrics: ("machines", "metric labels of machines"),
     MachineMetricsUpdate: ("machines", "metrics of machines"),
     UIDMigration: ("machines", "migration of UIDs"),
+    CreationCheck: ("machines", "a check before creations"),
 }
 """Interface -> the field of `Cloud` that implements it, and its name in messages."""
 
@@ -170,6 +172,7 @@ _OPTIONAL_INTERFACES = (
     MachineMetrics,
     MachineMetricsUpdate,
     UIDMigration,
+    CreationCheck,
 )
 """Optional interfaces: an object in a field of `Cloud` may implement these in addition."""
 

@@ -35,7 +35,14 @@ from ccm.cloud.kubermatic import (
     from_kubermatic,
     to_kubermatic,
 )
-from ccm.cloud.machines import Credentials, Identity, MachineInfo, MachineRequest, partial_info
+from ccm.cloud.machines import (
+    CreationCheck,
+    Credentials,
+    Identity,
+    MachineInfo,
+    MachineRequest,
+    partial_info,
+)
 from ccm.testing.clock import advance, settle
 
 pytestmark = pytest.mark.virtual_time
@@ -650,6 +657,25 @@ async def test_driver_validates_a_spec_before_it_creates(account: AcmeCloud) -> 
     with suppress(errors.RetryAfter):
         await driver.delete_machine(bad)
     assert [*account.servers] == ["u-2"]
+
+
+@pytest.mark.row("kubermatic-provider-10", "kubermatic-command-07")
+@pytest.mark.parametrize("is_native", [True, False])
+async def test_creation_can_be_checked_without_one(is_native: bool, account: AcmeCloud) -> None:
+    driver: Any = from_kubermatic(lambda resolver: Acme(account, resolver), names=("acme",))
+    if is_native:
+        driver = KubermaticDriver(Native(account), {})
+    bad = asking(provider_spec=sized("big", operatingSystem="flatcar"))
+
+    await driver.check_creation(asking())
+    with pytest.raises(errors.InvalidArgument, match="no image for") as checked:
+        await driver.check_creation(bad)
+    with pytest.raises(errors.InvalidArgument) as created:
+        await driver.create_machine(bad)
+
+    assert str(checked.value) == str(created.value)
+    assert account.servers == {}
+    assert isinstance(driver, CreationCheck)
 
 
 @pytest.mark.row("kubermatic-spec-04")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ccm.app import options
-from ccm.cloud import Cloud
+from ccm.cloud import Cloud, errors
 from ccm.cloud.machines import MachineInfo, MachineRequest
 from ccm.gardener import crds as gardener_crds
 from ccm.kubermatic import names
@@ -39,6 +39,14 @@ class GoCloud(FakeDriver):
         return await super().get_machine_status(req)
 
 
+class Choosy(FakeDriver):
+    """Refuses every creation."""
+
+    async def check_creation(self, req: MachineRequest) -> None:
+        size = req.provider_spec["cloudProviderSpec"]["size"]
+        raise errors.InvalidArgument(f"size is {size!r}; it must be large")
+
+
 def planned(world: Kubermatic, *flags: str) -> Forecast:
     """Return the plan; check that neither the cluster nor the cloud was changed."""
     before = dict(world.server.requests)
@@ -62,6 +70,16 @@ async def new(replicas: int) -> Kubermatic:
 async def settled() -> Kubermatic:
     """A deployment of one machine, at work."""
     world = await new(1)
+    async with world.running(*ALL):
+        await world.settle()
+    return world
+
+
+async def refused() -> Kubermatic:
+    """A deployment of one machine, whose creation the daemon has refused."""
+    world = await new(1)
+    text = "size is 'small'; it must be large"
+    world.driver.faults["create_machine"] = errors.InvalidArgument(text)
     async with world.running(*ALL):
         await world.settle()
     return world
@@ -110,6 +128,21 @@ def test_plan_creates_no_vm_without_user_data() -> None:
     world.user_data("7")
 
     assert clouds(planned(world)) == []
+
+
+@pytest.mark.row("kubermatic-command-07")
+@pytest.mark.parametrize("is_known", [False, True])
+def test_plan_shows_why_the_daemon_would_create_no_vm(is_known: bool) -> None:
+    """Also if the daemon has refused the machine before, so that its status does not change."""
+    world = run(refused() if is_known else new(1))
+    world.driver = Choosy()
+
+    found = planned(world)
+
+    assert clouds(found) == []
+    ((machine, lines),) = [one for one in told(found).items() if one[0].startswith(MACHINE)]
+    assert "! SpecInvalid: size is 'small'; it must be large" in lines, machine
+    assert ("+ status.errorReason: InvalidConfiguration" in lines) is not is_known
 
 
 @pytest.mark.row("kubermatic-command-02", "kubermatic-takeover-01")
