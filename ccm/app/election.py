@@ -137,8 +137,10 @@ class Election:
             on_lost=lambda: self._on_lost(guard),
             before_release=self._may_release,
             on_rival=report_rival,
-            # The former holder of the daemon's lease has ended: its other leases count as expired.
-            ended=own.former_holder if own is not None else "",
+            # The watchdog of the daemon's former leader has ended that process before its lease
+            # expired. Only a daemon holds both that lease and a shared one under one identity;
+            # the lease of a leader migration may be another program's, which has no watchdog.
+            ended=own.former_holder if own is not None and shared is not None else "",
         )
         self._vitals.electors[lease] = elector
         try:

@@ -301,7 +301,9 @@ class LeaseLock:
         now = clock.now()
         transitions = 0
         acquired = format_micro_time(now)
-        if old is not None:
+        if old is None:
+            self.former_holder = ""  # that of an earlier attempt, which failed
+        else:
             transitions = old.lease_transitions or 0
             if old.holder_identity == self._identity:
                 with contextlib.suppress(ValueError):

@@ -254,17 +254,48 @@ class Held:
         await lead()
 
 
+def election_with(
+    elector: type[Held], vitals: DaemonState, monkeypatch: pytest.MonkeyPatch
+) -> Election:
+    monkeypatch.setattr("ccm.app.election.LeaderElector", elector)
+    flags = options.parse(["--cloud-provider=x", f"--leader-elect-resource-name={NAME}"])
+    given: Any = (SimpleNamespace(lease=lambda _: Server()), Events(), vitals, Ends())
+    monkeypatch.setattr(Server, "resource", lambda *_: None, raising=False)
+    return Election(flags, *given)
+
+
+@pytest.mark.row("kubermatic-lease-06")
+@pytest.mark.parametrize("is_shared", [True, False], ids=["shared", "migration"])
+async def test_only_a_shared_lease_is_taken_from_the_former_leader_at_once(
+    is_shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another program may hold the daemon's Lease and that of a migration, without a watchdog."""
+    ended = dict[str, str]()
+
+    class Heir(Held):
+        former_holder = "go-1_x"
+
+        def __init__(self, _leases: Any, config: Any, **more: Any) -> None:
+            super().__init__(**more)
+            ended[config.name] = more["ended"]
+
+    async def work() -> None:
+        """Do nothing."""
+
+    election = election_with(Heir, DaemonState(), monkeypatch)
+    shared = SharedLease(namespace="b", name="second", advice="") if is_shared else None
+    await election.run(lambda: election.run_lease("second", work, shared=shared))
+
+    assert ended == {NAME: "", "second": "go-1_x" if is_shared else ""}
+
+
 @pytest.mark.row("kubermatic-lease-03")
 @pytest.mark.parametrize("renewed", [NAME, "b/shared"])
 async def test_work_under_a_shared_lease_needs_the_own_lease_too(
     renewed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ccm.app.election.LeaderElector", Held)
     vitals, seen = DaemonState(), list[bool]()
-    flags = options.parse(["--cloud-provider=x", f"--leader-elect-resource-name={NAME}"])
-    given: Any = (SimpleNamespace(lease=lambda _: Server()), Events(), vitals, Ends())
-    monkeypatch.setattr(Server, "resource", lambda *_: None, raising=False)
-    election = Election(flags, *given)
+    election = election_with(Held, vitals, monkeypatch)
 
     async def work() -> None:
         seen.append(allowed())

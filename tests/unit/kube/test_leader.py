@@ -606,6 +606,22 @@ async def test_lease_of_a_process_that_has_ended_is_taken_at_once(
     assert replica.leads is leads
 
 
+async def test_failed_takeover_leaves_no_former_holder(server: Cluster) -> None:
+    """The holder renewed the Lease at the last moment; later, the Lease was deleted."""
+    server.hold("go")
+    server.fault = lambda verb: server.hold("go") if verb == "update" else None
+    replica = server.start()
+    await advance(16)
+    assert "update" in server.verbs
+    assert not replica.leads
+
+    server.drop()
+    await advance(1)
+
+    assert replica.leads
+    assert replica.elector.former_holder == ""
+
+
 async def test_released_lease_has_no_former_holder(server: Cluster) -> None:
     server.hold("")
     replica = server.start()
