@@ -17,7 +17,12 @@ from ccm.base import redact
 from ccm.base.tasks import run_bounded
 from ccm.cloud import errors
 from ccm.cloud.calls.client import CloudClient
-from ccm.cloud.machines import ListMachinesRequest, MachineDriver, MachineRequest
+from ccm.cloud.machines import (
+    CORRECT_OWNER,
+    ListMachinesRequest,
+    MachineDriver,
+    MachineRequest,
+)
 from ccm.doctor import permissions, provider, reach
 from ccm.doctor.case import Case, CheckFinding, count, fail, get_field, ok, read, some, warn, which
 from ccm.gardener.names import KEPT_BY_HELM
@@ -266,13 +271,16 @@ async def vms(case: Case, api: MachineApi = GARDENER) -> CheckFinding:
         handle=CloudClient(api.view(case.cloud)),
         adopts_unmarked=case.options.adopt_unmarked_machines,
     )
-    unlisted = dict[str, str]()
-    for _, machine_class in await _classes(case, api):
+    unlisted, has_classes = dict[str, str](), api.codec.machine_classes is not None
+    for obj, machine_class in await _classes(case, api):
         if not machine_class.faults:
             try:
                 await comparison.add(machine_class)
             except errors.CloudError as error:
-                unlisted[machine_class.name] = redact.mask_text(str(error))
+                owner = f"spec.providerSpec of Machine {obj.source.key}"
+                if has_classes:
+                    owner = f"class {obj.name}"
+                unlisted[owner] = redact.mask_text(str(error))
     troubles = comparison.troubles()
     if not troubles and not unlisted:
         seen = count(comparison.listed_count, "VM")
@@ -280,8 +288,11 @@ async def vms(case: Case, api: MachineApi = GARDENER) -> CheckFinding:
     message = "; ".join(text for text, _ in troubles) or "not all VMs can be listed"
     advice = [text for _, text in troubles]
     if unlisted:
-        advice.append("check the credentials in the Secrets of these classes, and the cloud")
-    details = [f"VMs of class {name} cannot be listed: {why}" for name, why in unlisted.items()]
+        where = "the Secrets of these classes"
+        if not has_classes:
+            where = "spec.providerSpec.value of these Machines"
+        advice.append(f"check the credentials in {where}, and the cloud")
+    details = [f"VMs of {owner} cannot be listed: {why}" for owner, why in unlisted.items()]
     is_failure = comparison.missing_vms or comparison.not_owned or unlisted
     return (fail if is_failure else warn)(message, *advice, details=details)
 
@@ -370,7 +381,11 @@ class _Comparison:
             except errors.NotFound:
                 self.missing_vms.append(f"{machine.key} ({machine.provider_id})")
             except errors.NotOwned as error:
-                self.not_owned.append(f"{machine.key}: {error}")
+                text = str(error)
+                if self.api.codec.machine_classes is None:
+                    # A driver advises to change the MachineClass.
+                    text = text.removesuffix(f"; {CORRECT_OWNER.format(machine.class_name)}")
+                self.not_owned.append(f"{machine.key}: {text}")
             except errors.CloudError:
                 return  # the VM may exist
 

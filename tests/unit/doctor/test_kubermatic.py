@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -170,6 +171,31 @@ async def test_vms_that_cannot_be_listed_are_looked_up_one_by_one() -> None:
     world.driver.faults["list_machines"] = errors.Unimplemented("no listing")
 
     judged(await machines.vms(case(world), KUBERMATIC), Severity.OK)
+
+
+@pytest.mark.row("kubermatic-command-03")
+async def test_vms_that_cannot_be_listed_are_reported_with_a_field_of_their_machine() -> None:
+    world = await settled()
+    world.driver.faults["list_machines"] = errors.Unauthenticated("expired")
+
+    found = await machines.vms(case(world), KUBERMATIC)
+
+    key = path_of(world).rpartition("/")[2]
+    judged(found, Severity.FAIL, f"Machine default/{key} cannot be listed", "spec.providerSpec")
+    assert "class" not in str(found).lower(), "these Machines have none"
+
+
+@pytest.mark.row("kubermatic-command-03")
+async def test_vm_of_another_owner_is_reported_with_the_field_that_names_it() -> None:
+    world = await settled()
+    ((provider_id, record),) = world.driver.vms.items()
+    other = replace(record, identity=replace(record.identity, cluster="other"))
+    world.driver.vms, world.driver.hides = {provider_id: other}, {provider_id}
+
+    found = await machines.vms(case(world), KUBERMATIC)
+
+    judged(found, Severity.FAIL, "of cluster other and was not changed; correct spec.providerID")
+    assert "class" not in str(found).lower(), "these Machines have none"
 
 
 @pytest.mark.row("kubermatic-command-04")
