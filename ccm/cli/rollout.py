@@ -32,12 +32,14 @@ Usage: kube-ccm rollout status|undo|pause|resume machinedeployment/NAME [flags]
 
 Without --kubeconfig, rollout uses $KUBECONFIG or ~/.kube/config, as kubectl does. mcd/NAME is short
 for machinedeployment.machine.sapcloud.io/NAME (Gardener), and md/NAME for
-machinedeployment.cluster.k8s.io/NAME (Kubermatic). The controllers of MachineSets and
-MachineDeployments do the work; they run in a daemon whose --controllers includes them.
+machinedeployment.cluster.k8s.io/NAME (Kubermatic), which is usually in the namespace kube-system.
+The controllers of MachineSets and MachineDeployments do the work; they run in a daemon whose
+--controllers includes them.
 
 examples:
   kube-ccm rollout status mcd/workers
   kube-ccm rollout status mcd/workers --timeout=10m && echo all new
+  kube-ccm rollout status md/workers --namespace=kube-system
   kube-ccm rollout undo mcd/workers
   kube-ccm rollout undo mcd/workers --to-revision=3
   kubectl get machinesets -o custom-columns='NAME:.metadata.name,\\
