@@ -187,12 +187,13 @@ class MachineDeploymentController:
         Returns:
             Seconds until the status may be written; None = up to date or written.
         """
-        if self._codec.deployment_status_patch(obj, status) is None:
+        patch = self._codec.deployment_status_patch(obj, status)
+        if patch is None:
             return None
         rest_s = (
             self._status_written_at.get(obj.uid, -math.inf) + STATUS_PAUSE_S - clock.monotonic()
         )
-        if rest_s > 0 and not plan.is_urgent(before, status):
+        if rest_s > 0 and not plan.is_urgent(before, status, patch):
             return rest_s
         self._status_written_at[obj.uid] = clock.monotonic()
         await self._writer.write_status(obj, status)

@@ -17,6 +17,7 @@ from ccm.model.machines import (
 )
 from ccm.model.names import NORMAL, WARNING
 from ccm.model.node import condition_of
+from ccm.model.patches import Patch
 
 
 class DeploymentEvent(NamedTuple):
@@ -77,13 +78,17 @@ def _seen(machine: Machine) -> tuple[object, ...]:
     )
 
 
-def is_urgent(before: DeploymentStatus, after: DeploymentStatus) -> bool:
-    """Return whether a status must be written at once: more than its counts changed."""
+def is_urgent(before: DeploymentStatus, after: DeploymentStatus, patch: Patch) -> bool:
+    """Return whether a status must be written at once: more than its counts changed.
+
+    `patch` writes the status. It lacks conditions if the API group has none.
+    """
     known = [
         [(condition.type, condition.status, condition.reason) for condition in status.conditions]
         for status in (before, after)
     ]
-    return before.observed != after.observed or known[0] != known[1]
+    has_other_conditions = "conditions" in patch["status"] and known[0] != known[1]
+    return before.observed != after.observed or has_other_conditions
 
 
 def scaling_event(change: SetChange) -> DeploymentEvent | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from ccm.base import clock
 from ccm.cloud import errors
 from ccm.cloud.interface import Cloud
 from ccm.cloud.kubermatic import from_kubermatic
@@ -19,6 +21,7 @@ from ccm.cloud.machines import (
     MachineRequest,
     find_record,
 )
+from ccm.controllers.machinedeployment.controller import STATUS_PAUSE_S
 from ccm.kube.errors import from_response
 from ccm.kubermatic import crds, names
 from ccm.kubermatic.codec import CODEC
@@ -220,6 +223,30 @@ async def test_machine_of_a_new_template_is_created_as_soon_as_its_user_data_exi
         await advance(1)
 
         assert len(world.driver.vms) == 2
+
+
+@pytest.mark.row("kubermatic-status-01")
+async def test_counts_of_a_deployment_are_written_at_most_every_two_seconds_in_a_roll() -> None:
+    """The API has no conditions, so that they are no reason to write the status at once."""
+    world, written = Kubermatic(), list[float]()
+
+    def note(method: str, path: str) -> None:
+        if (method, path) == ("PATCH", f"{WEB}/status"):
+            written.append(clock.monotonic())
+
+    bounds = {"rollingUpdate": {"maxSurge": 4, "maxUnavailable": 2}}
+    world.deployment(20, strategy=bounds)
+    async with world.running(*ALL):
+        await world.settle()
+        world.server.refuse = note
+        world.change_template("large", "2")
+        await world.settle(300)
+
+    assert world.sizes() == ["large"] * 20
+    pauses = [after - before for before, after in itertools.pairwise(written)]
+    assert min(pauses) >= STATUS_PAUSE_S
+    status = (world.server.get(WEB) or {})["status"]
+    assert (status["updatedReplicas"], status["availableReplicas"]) == (20, 20)
 
 
 @pytest.mark.row("kubermatic-machine-05")
