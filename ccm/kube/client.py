@@ -98,11 +98,12 @@ class Client:
         query: Mapping[str, str] | None = None,
         body: bytes | None = None,
         content_type: str = _JSON,
+        headers: Mapping[str, str] | None = None,
         retry: bool = True,
     ) -> bytes:
         """Send any request, such as `GET /version`, and return the body of the response.
 
-        `path` must be percent-encoded. `retry`: see `Transport.do`.
+        `path` must be percent-encoded. `headers`, `retry`: see `Transport.do`.
         """
         changes = self._graceful and method != "GET"
         async with drain.change() if changes else contextlib.nullcontext():
@@ -112,6 +113,7 @@ class Client:
                 query=query,
                 body=body,
                 content_type=content_type,
+                headers=headers,
                 timeout_s=self._timeout_s,
                 limiter=self._limiter,
                 user_agent=self.user_agent,

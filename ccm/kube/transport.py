@@ -119,7 +119,7 @@ class Transport:
         self.config = config
         self._sessions.adopt(config)
 
-    async def do(
+    async def do(  # noqa: PLR0913 - properties of one request
         self,
         method: str,
         path: str,
@@ -127,6 +127,7 @@ class Transport:
         query: Mapping[str, str] | None = None,
         body: bytes | None = None,
         content_type: str = "application/json",
+        headers: Mapping[str, str] | None = None,
         timeout_s: float = 30.0,
         limiter: Limiter | None = None,
         user_agent: str | None = None,
@@ -141,6 +142,7 @@ class Transport:
             query: parameters, not encoded.
             body: body of the request; None = no body.
             content_type: type of the body.
+            headers: further headers, such as those of an impersonation.
             timeout_s: time limit in seconds of each attempt. client-go has no limit by default; but
                 here a request to a server that hangs would occupy a concurrency slot.
             limiter: rate limiter, awaited before each attempt; None = unlimited.
@@ -155,14 +157,14 @@ class Transport:
             errors.Unreachable: there was no response.
             errors.WriteRefused: the method is not GET, and this transport is read-only.
         """
-        headers = self._headers(user_agent, self._encoding)
+        sent = self._headers(user_agent, self._encoding) | dict(headers or {})
         if body is not None:
-            headers["Content-Type"] = content_type
+            sent["Content-Type"] = content_type
         call = _Call(
             method=method,
             path=f"{self._root}{path}",
             query=_encoded(query),
-            headers=headers,
+            headers=sent,
             body=body,
             timeout_s=timeout_s,
             limiter=limiter or Unlimited(),

@@ -189,7 +189,10 @@ async def open_api_server(folder: Path, *, assets: Path | None) -> AsyncIterator
     """
     if assets is not None and not realserver.missing_binaries(assets):
         try:
-            async with realserver.open_real_apiserver(assets, folder) as server:
+            # As in most clusters, the Node authorizer permits kubelets to request certificates.
+            async with realserver.open_real_apiserver(
+                assets, folder, authorization_mode="Node,RBAC"
+            ) as server:
                 yield ApiServer(
                     url=server.url,
                     token=server.token,

@@ -68,6 +68,8 @@ class SandboxMachineApi:
         other_type: patch of the template's spec that selects another type of the simulated cloud.
         companions: returns controllers of other programs that a cluster with this API has, and that
             the sandbox runs beside the daemon.
+        has_approver: whether a controller approves the certificate requests of kubelets, so that
+            the sandbox's kubelets send them.
     """
 
     group: machineapis.MachineApi
@@ -79,6 +81,7 @@ class SandboxMachineApi:
     deployment: Callable[[int, MachineObjects], Mapping[str, Any]]
     other_type: Mapping[str, Any]
     companions: Callable[[SharedInformers, Client], Sequence[Runnable]] = lambda *_: ()
+    has_approver: bool = False
 
     @property
     def codec(self) -> Codec:
@@ -187,6 +190,7 @@ APIS: Mapping[str, SandboxMachineApi] = {
         companions=lambda informers, client: (
             UserDataWriter(informers, client, KUBERMATIC_NAMESPACE).controller,
         ),
+        has_approver=True,
     ),
 }
 """Value of `--machine-api` -> API."""

@@ -37,6 +37,7 @@ from ccm.model import Service
 from ccm.sandbox import (
     SandboxSettings,
     board,
+    certificates,
     cloud,
     cluster,
     kubelet,
@@ -197,7 +198,9 @@ class Sandbox:
                 external=self._settings.instances,
             )
             has_machines = bool(self._settings.machines)
-            companions = self._api.companions(informers, stage.client) if has_machines else ()
+            companions = [*self._api.companions(informers, stage.client)] if has_machines else []
+            if has_machines and self._api.has_approver:
+                companions += certificates.ServingCertificates(informers, stage.client).controllers
             await tasks.first_of(
                 self._stop.wait(),
                 self._run_scenario(stage),

@@ -13,6 +13,7 @@ from ccm.sandbox import machineapis
 from tests import servers
 from tests.kubectl.tool import Kubectl
 from tests.sandbox.command import hints, leftovers, started, typed
+from tests.waiting import eventually_blocking
 
 OURS = re.compile(r"export|explain machine|machinedeployment")
 REPLICAS = ("REPLICAS", "AVAILABLE-REPLICAS")
@@ -73,7 +74,7 @@ def test_machines_get_vms_and_nodes_scale_and_roll(
 
 
 @pytest.mark.envtest
-@pytest.mark.row("kubermatic-sandbox-01")
+@pytest.mark.row("kubermatic-sandbox-01", "kubermatic-sandbox-02", "kubermatic-approver-01")
 def test_machines_of_kubermatic_get_vms_and_nodes_scale_roll_and_are_replaced(
     home: Path, environment: Mapping[str, str]
 ) -> None:
@@ -86,6 +87,12 @@ def test_machines_of_kubermatic_get_vms_and_nodes_scale_roll_and_are_replaced(
         sandbox.read_until("converged: 3 machines run, 4 nodes initialised, 4 routes, 1 Services")
         lines = [line for line in hints(sandbox) if OURS.search(line)]
         shown = kubectl("get", "md,ms,ma", "-n", "kube-system")
+        query = "jsonpath={range .items[?(@.status.certificate)]}{.spec.username} {end}"
+        signed = ("get", "csr", "-o", query)
+        eventually_blocking(
+            lambda: len(kubectl(*signed).split()) == 3, lambda: kubectl("get", "csr")
+        )
+        users = kubectl(*signed).split()
         said = typed(lines, home, {**environment, "PATH": path})
 
         sandbox.read_until_seen("4 machines (at most 5), 4 of 4 new, 4 available (at least 3)")
@@ -109,6 +116,7 @@ def test_machines_of_kubermatic_get_vms_and_nodes_scale_roll_and_are_replaced(
     for row in found[1:]:
         key, provider, _, node, *_ = row.split()
         assert (key, provider) == (f"machine.cluster.k8s.io/{node}", "sim")
+        assert f"system:node:{node}" in users
     assert "machinedeployment.cluster.k8s.io/workers scaled" in said
     assert '"workers" is rolled out' in said
     assert set(rolled.split()) == {"large"}
