@@ -252,7 +252,7 @@ async def forecast(
         )
         events.warnings |= {
             (subject, REASON_SPEC_INVALID): text
-            for subject, text in (unusable | _refused_creations(cluster, ledger)).items()
+            for subject, text in {**unusable, **_refused_creations(cluster, ledger)}.items()
         }
         result = replace(result, warnings=[*_undecodable_events(cluster)])
         return _split_events(result, events, _blocked_deletions(options, cluster))

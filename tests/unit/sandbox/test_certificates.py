@@ -45,7 +45,8 @@ async def test_kubelet_requests_one_certificate_which_is_signed_after_its_approv
     server = Impersonated()
     informers = SharedInformers(server.client())
     found = ServingCertificates(informers, server.client())
-    running = [spawn(one.run(), name="one") for one in (informers, *found.controllers)]
+    running = [spawn(informers.run(), name="informers")]
+    running += [spawn(one.run(), name="controller") for one in found.controllers]
     server.put(NODES, {"metadata": {"name": "n1"}})
     await advance(5)
     assert server.list(REQUESTS) == [], "the node has no address yet"
