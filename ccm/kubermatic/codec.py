@@ -10,7 +10,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec.structs import replace
 
-from ccm.cloud.errors import InvalidArgument, Unavailable
+from ccm.cloud.errors import InvalidArgument, Unavailable, parse_error
 from ccm.cloud.kubermatic import ErrorReason, OperatingSystem
 from ccm.kube.resources import ResourceKind
 from ccm.kubermatic import names
@@ -21,6 +21,7 @@ from ccm.kubermatic.decoding import (
     NAMES,
     ORDERED,
     SET_STATUS,
+    SPEC_FAULT,
     machine,
     machine_deployment,
     machine_set,
@@ -300,9 +301,13 @@ def _error_reason(status: MachineStatus) -> str | None:
     if status.state != OperationState.FAILED.value or not status.code:
         return None
     reason = _REASONS.get(status.code)
-    if reason is not None and status.kind == OperationType.DELETE.value:
-        return ErrorReason.DELETE.value
-    return reason.value if reason is not None else None
+    if status.code == SPEC_FAULT and parse_error(status.description) is None:
+        reason = ErrorReason.INVALID_CONFIGURATION  # no error of the cloud
+    is_deletion = status.kind == OperationType.DELETE.value
+    # The code of DeleteError is also that of a defect of the provider.
+    if reason is None or (reason is ErrorReason.DELETE and not is_deletion):
+        return None
+    return ErrorReason.DELETE.value if is_deletion else reason.value
 
 
 def _spec_conditions(

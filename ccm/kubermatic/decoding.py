@@ -77,6 +77,10 @@ CODES = {
 }
 """`errorReason` -> error code of the hub type."""
 
+SPEC_FAULT = "FailedPrecondition"
+"""Error code of a machine whose spec makes calls to the cloud impossible. Its description is the
+fault, and not an error of the cloud."""
+
 DEFAULT_SURGE, DEFAULT_UNAVAILABLE = 1, 0
 """Default bounds of a rolling update (Kubermatic)."""
 
@@ -182,8 +186,10 @@ def _code(status: documents.MachineStatus, last: documents.LastOperation) -> str
     Several codes share an `errorReason`, and transient errors have none, so the description counts
     first. With another code than the stored one, a status would be written at each retry.
     """
-    if last.state == OperationState.FAILED.value and (error := parse_error(last.description)):
-        return code_of(error).name
+    if last.state == OperationState.FAILED.value:
+        if error := parse_error(last.description):
+            return code_of(error).name
+        return SPEC_FAULT if status.error_reason else ""
     return CODES.get(status.error_reason, "") if status.error_reason else ""  # type: ignore[call-overload]
 
 

@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from ccm.cloud import errors
 from ccm.cloud.configvar import Reference
+from ccm.cloud.kubermatic import reason_of
 from ccm.kubermatic import crds, names
 from ccm.kubermatic.codec import (
     CODEC,
@@ -20,6 +22,7 @@ from ccm.kubermatic.codec import (
 )
 from ccm.kubermatic.decoding import NAMES
 from ccm.machines import creation, replicas
+from ccm.machines.documents import to_plain
 from ccm.machines.replicas import DEFAULT_PRIORITY
 from ccm.machines.rollout import SetCreation, SetName
 from ccm.machines.settings import MachineSettings
@@ -97,6 +100,18 @@ def machine_set(meta: dict[str, Any] | None = None, **spec: Any) -> MachineSet:
 def deployment(meta: dict[str, Any] | None = None, **spec: Any) -> MachineDeployment:
     found: MachineDeployment = owner(MACHINE_DEPLOYMENTS, meta, **spec)
     return found
+
+
+def failed(
+    description: str, code: str, kind: OperationType = OperationType.CREATE
+) -> MachineStatus:
+    return MachineStatus(
+        phase=Phase.CRASH_LOOP,
+        description=description,
+        code=code,
+        state=OperationState.FAILED.value,
+        kind=kind.value,
+    )
 
 
 # --- machines -------------------------------------------------------------------------------------
@@ -183,8 +198,10 @@ def test_reference_to_a_node_keeps_its_uid_unless_the_node_changes(
     assert ("uid" not in patch["status"]["nodeRef"]) is is_kept
 
 
-def test_machine_without_set_or_spec_is_decoded() -> None:
-    alone = machine({"ownerReferences": []}, {"providerSpec": {}})
+@pytest.mark.row("kubermatic-spec-02")
+@pytest.mark.parametrize("spec", [{}, {"valueFrom": {"machineClass": {"name": "small"}}}])
+def test_machine_without_set_or_spec_is_decoded(spec: dict[str, Any]) -> None:
+    alone = machine({"ownerReferences": []}, {"providerSpec": spec})
 
     assert alone.own_class is not None
     assert alone.own_class.name == "web-1"
@@ -209,21 +226,48 @@ def test_annotated_machine_is_deleted_first() -> None:
         ("AlreadyExists", OperationType.CREATE, "CreateError"),
         ("PermissionDenied", OperationType.DELETE, "DeleteError"),
         ("Unavailable", OperationType.CREATE, None),
+        ("Unavailable", OperationType.DELETE, None),
         ("Internal", OperationType.DELETE, "DeleteError"),
     ],
 )
 def test_terminal_errors_have_a_reason(code: str, kind: OperationType, reason: str | None) -> None:
-    status = MachineStatus(
-        phase=Phase.CRASH_LOOP,
-        description="why",
-        code=code,
-        state=OperationState.FAILED.value,
-        kind=kind.value,
-    )
+    error = errors.class_of(code)
+    assert error is not None
+    status = failed(errors.format_error(error("why")), code, kind)
 
     body = CODEC.machine_status_patch(machine(), status)["status"]
 
-    assert (body["errorReason"], body["errorMessage"]) == (reason, reason and "why")
+    assert (body["errorReason"], body["errorMessage"]) == (reason, reason and status.description)
+
+
+@pytest.mark.row("kubermatic-object-06", "kubermatic-provider-04")
+@pytest.mark.parametrize("kind", errors.CODES)
+def test_reason_of_a_failed_creation_is_that_of_its_error(kind: type[errors.CloudError]) -> None:
+    is_busy = kind is errors.RetryAfter
+    error = errors.RetryAfter("why", seconds=1) if is_busy else kind("why")
+    status = failed(errors.format_error(error), errors.code_of(error).name)
+
+    body = CODEC.machine_status_patch(machine(), status)["status"]
+
+    assert (body["errorReason"] or "") == reason_of(error)
+
+
+@pytest.mark.row("kubermatic-names-01", "kubermatic-spec-07")
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [(OperationType.CREATE, "InvalidConfiguration"), (OperationType.DELETE, "DeleteError")],
+)
+def test_fault_of_a_spec_has_a_reason_and_is_read_as_it_was_written(
+    kind: OperationType, reason: str
+) -> None:
+    """Otherwise the status would be written at each pass."""
+    status = failed("the spec names another provider", "FailedPrecondition", kind)
+
+    body = CODEC.machine_status_patch(machine(), status)["status"]
+    read = machine(status={key: value for key, value in body.items() if value is not None})
+
+    assert body["errorReason"] == reason
+    assert (read.status.code, read.status.state) == (status.code, status.state)
 
 
 @pytest.mark.row("kubermatic-object-06")
@@ -286,11 +330,15 @@ def test_identity_has_provider_id_and_node_in_one_patch() -> None:
     }
 
 
-def test_status_is_written_with_the_machine() -> None:
+@pytest.mark.row("kubermatic-machine-21")
+def test_status_is_written_to_the_machine_and_changes_nothing_else() -> None:
     """The CRD of machines has no status subresource."""
     path = MACHINES.path(namespace="a", name="b", subresource="status")
+    patch = CODEC.machine_status_patch(machine(), MachineStatus(phase=Phase.RUNNING))
 
     assert path == f"/apis/{names.GROUP}/{names.VERSION}/namespaces/a/machines/b"
+    assert patch.keys() == {"metadata", "status"}
+    assert patch["metadata"] == {"uid": "u-1", "resourceVersion": "7"}
     assert MACHINE_SETS.path(namespace="a", name="b", subresource="status").endswith("/status")
 
 
@@ -345,6 +393,32 @@ def test_invalid_delete_policy_is_a_fault() -> None:
     ]
 
 
+@pytest.mark.row("kubermatic-machine-10", "kubermatic-object-07")
+@pytest.mark.parametrize(
+    ("policy", "rest"), [("Random", "old new"), ("Oldest", "old new"), ("Newest", "new old")]
+)
+def test_annotated_machine_goes_first_then_one_with_an_error(policy: str, rest: str) -> None:
+    def member(name: str, day: int, *, phase: str = "Running", **meta: Any) -> replicas.Member:
+        created = {"name": name, "creationTimestamp": f"2026-01-0{day}T00:00:00Z"}
+        status = {"phase": phase}
+        found = machine({**created, **meta}, status=status)
+        return replicas.build_member(found, None, {}, annotation="")
+
+    marked = {"annotations": {names.ANNOTATION_DELETE_FIRST: "yes"}}
+    members = [
+        member("new", 4),
+        member("old", 1),
+        member("error", 2, phase="CrashLoopBackOff"),
+        member("marked", 3, **marked),
+    ]
+    newest_first = machine_set(deletePolicy=policy).deletes_newest
+    order = replicas.deletion_order(
+        members, datetime(2026, 2, 1, tzinfo=UTC), newest_first=newest_first
+    )
+
+    assert [one.name for one in order] == ["marked", "error", *rest.split()]
+
+
 @pytest.mark.row("kubermatic-object-07")
 @pytest.mark.parametrize("policy", ["", "Random", "Oldest"])
 def test_oldest_machine_is_deleted_first(policy: str) -> None:
@@ -393,15 +467,20 @@ def test_new_set_and_machine_have_the_template() -> None:
     whole = CODEC.machine_body(made, reference, "web-abc-1")  # type: ignore[arg-type]
 
     assert body["metadata"]["finalizers"] == [names.FINALIZER_FOREGROUND]
+    assert body["metadata"]["ownerReferences"] == [to_plain(reference)]
     assert made.labels == {"app": "web", names.LABEL_TEMPLATE_HASH: "abc"}
+    assert made.selector is not None
+    assert made.selector.match_labels == made.template.labels == made.labels
     assert (made.replicas, made.min_ready_s) == (2, 5)
     assert made.template.essence == owner_of_set.template.essence
     assert whole["metadata"]["labels"] == made.labels
     assert whole["metadata"]["generateName"] == "web-abc-"
+    assert whole["metadata"]["ownerReferences"] == [to_plain(reference)]
     assert whole["spec"]["providerSpec"] == {"value": VALUE}
     assert whole["spec"]["metadata"] == {"labels": {names.LABEL_OPERATING_SYSTEM: "ubuntu"}}
 
 
+@pytest.mark.row("kubermatic-object-15")
 def test_counts_are_written_only_when_they_change() -> None:
     current = machine_set()
     assert CODEC.set_status_patch(current, SetStatus()) is None
@@ -416,9 +495,27 @@ def test_counts_are_written_only_when_they_change() -> None:
         "availableReplicas": 0,
     }
     assert CODEC.deployment_status_patch(deployment(), DeploymentStatus()) is None
+    patch = CODEC.deployment_status_patch(deployment(), DeploymentStatus(updated=1, unavailable=2))
+    assert patch is not None
+    assert patch["status"] == {
+        "observedGeneration": 0,
+        "replicas": 0,
+        "updatedReplicas": 1,
+        "readyReplicas": 0,
+        "availableReplicas": 0,
+        "unavailableReplicas": 2,
+    }
 
 
 # --- definitions ----------------------------------------------------------------------------------
+
+_REPLICAS = {"Replicas": ".spec.replicas", "Available-Replicas": ".status.availableReplicas"}
+COLUMNS = {
+    "machines": {"Node": ".status.nodeRef.name", "Address": ".status.addresses[0].address"},
+    "machinesets": {**_REPLICAS, "MachineDeployment": ".metadata.ownerReferences[0].name"},
+    "machinedeployments": _REPLICAS,
+}
+"""Columns beside those that all kinds have."""
 
 
 @pytest.mark.row("kubermatic-object-01")
@@ -438,10 +535,22 @@ def test_definitions_have_the_short_names_columns_and_subresources_of_the_refere
         "machinesets": (["ms"], ["status"]),
         "machinedeployments": (["md"], ["scale", "status"]),
     }
-    assert [one["name"] for one in versions["machines"]["additionalPrinterColumns"]] == [
-        *("Provider", "OS", "Node", "Kubelet", "Address", "Age", "Deleted")
-    ]
-    for one in found.values():
+    scale = versions["machinedeployments"]["subresources"]["scale"]
+    assert scale == {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}
+    for plural, one in found.items():
+        columns = versions[plural]["additionalPrinterColumns"]
+        where = ".spec" if plural == "machines" else ".spec.template.spec"
+        assert {each["name"]: each["jsonPath"] for each in columns} == {
+            "Provider": f"{where}.providerSpec.value.cloudProvider",
+            "OS": f"{where}.providerSpec.value.operatingSystem",
+            "Kubelet": f"{where}.versions.kubelet",
+            **COLUMNS[plural],
+            "Age": ".metadata.creationTimestamp",
+            "Deleted": ".metadata.deletionTimestamp",
+        }
+        assert [each["name"] for each in columns if each.get("priority")] == ["Deleted"]
+        assert one["spec"]["scope"] == "Namespaced"
+        assert (versions[plural]["served"], versions[plural]["storage"]) == (True, True)
         assert one["metadata"]["annotations"] == names.LEGACY_API
         assert kinds.kind_of_definition(dict(one)).shape is not None
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from ccm import cloud
+from ccm.base import clock
 from ccm.cloud.machines import find_record
 from ccm.kubermatic import names
+from ccm.testing.clock import advance
 from tests.unit.controllers.machines import FakeDriver
-from tests.unit.kubermatic.test_machines import ALL, BASE, SECRETS, WEB, Kubermatic
+from tests.unit.kubermatic.test_machines import ALL, BASE, SECRETS, WEB, Kubermatic, value
 
 pytestmark = pytest.mark.virtual_time
 
@@ -155,6 +158,31 @@ async def test_deployment_of_a_provider_is_scaled_and_deleted(kind: type[Kuberma
     assert world.driver.calls["validate"] == 1
 
 
+@pytest.mark.row("kubermatic-provider-07")
+async def test_unfinished_clean_up_is_shown_and_repeated_every_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = ProviderWorld()
+    world.deployment(1)
+    called: list[float] = []
+
+    async def never(*_: Any) -> bool:
+        called.append(clock.monotonic())
+        return False
+
+    monkeypatch.setattr(Provider, "cleanup", never)
+    async with world.running(*ALL):
+        await world.settle()
+        world.edit(replicas=0)
+        await advance(60)
+        (goes,) = world.objects("machines")
+
+    assert "VM deletion is in progress" in goes["status"]["lastOperation"]["description"]
+    assert {names.FINALIZER_MACHINE, names.FINALIZER_NODE} <= {*goes["metadata"]["finalizers"]}
+    assert all(10 <= after - before < 15 for before, after in pairwise(called)), called
+    assert len(called) > 3
+
+
 @pytest.mark.row("kubermatic-provider-01")
 async def test_provider_finds_the_instance_of_a_machine_without_provider_id() -> None:
     """Without user data, too: another program created the instance."""
@@ -226,6 +254,23 @@ async def test_machine_of_another_cloud_gets_a_condition_and_nothing_else() -> N
     assert "finalizers" not in machine["metadata"]
     assert not world.driver.calls
     assert world.driver.vms == {}
+
+
+@pytest.mark.row("kubermatic-names-01")
+@pytest.mark.parametrize("provider", ["aws", "fake-2", "packet"])
+async def test_another_cloud_is_a_fault_of_the_configuration(provider: str) -> None:
+    world = ProviderWorld()
+    world.deployment(1)
+    world.edit_template(providerSpec={"value": {**value(), "cloudProvider": provider}})
+    async with world.running(*ALL):
+        await world.settle(10)
+        (before,) = world.objects("machines")
+        await world.settle(600)
+
+        assert world.objects("machines") == [before], "written once"
+    (condition,) = before["status"]["conditions"]
+    assert before["status"]["errorReason"] == condition["reason"] == "InvalidConfiguration"
+    assert repr(provider) in before["status"]["errorMessage"]
 
 
 @pytest.mark.row("kubermatic-provider-11")
