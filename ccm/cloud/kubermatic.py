@@ -891,8 +891,10 @@ def _to_cloud_error(error: Exception) -> errors.CloudError:
     if isinstance(error, InstanceNotFound):
         cloud_error = errors.NotFound(str(error) or "no instance has the machine's UID")
     elif terminal := _terminal(error):
-        kind = _KINDS.get(terminal.reason, errors.FailedPrecondition)
-        cloud_error, error = kind(terminal.message), terminal
+        kind = _KINDS.get(terminal.reason)
+        # `errorReason` cannot be a reason of the provider: the message has it.
+        cloud_error = kind(terminal.message) if kind else errors.FailedPrecondition(str(terminal))
+        error = terminal
     else:
         normal = errors.normalize(error)
         if not isinstance(normal, errors.NotFound | errors.Internal):

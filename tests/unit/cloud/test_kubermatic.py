@@ -99,6 +99,8 @@ class Acme:
             raise OSNotSupported(f"no image for {config.operating_system}")
         if self._resolver.get_string_value(native.size) == "taken":
             raise TerminalError(ErrorReason.CREATE, "the name is taken")
+        if self._resolver.get_string_value(native.size) == "odd":
+            raise TerminalError("OddSize", "order another size")
         if self._resolver.get_string_value(native.size) == "huge":
             try:
                 raise TerminalError(ErrorReason.INSUFFICIENT_RESOURCES, "no huge servers left")
@@ -208,6 +210,43 @@ async def test_machine_lives_from_creation_to_deletion(
     await driver.delete_machine(asking())
     assert account.servers == {}
     assert account.calls.count("create") == 1
+    assert account.calls[1:4] == ["get", "validate", "create"]
+
+
+@pytest.mark.row("kubermatic-provider-06")
+async def test_state_is_stored_if_it_changes_and_shown_to_the_next_call(account: AcmeCloud) -> None:
+    """A modifier applies at once; a change of anything else is not stored."""
+    seen: list[Any] = []
+
+    class Stateful(Acme):
+        def get(self, machine: KubermaticMachine) -> KubermaticInstance:
+            seen.append(machine.provider_status)
+            return super().get(machine)
+
+        async def cleanup(self, machine: KubermaticMachine, data: ProviderData) -> bool:
+            data.update(machine)
+            data.update(machine, lambda changed: setattr(changed, "name", "other"))
+            is_gone = await super().cleanup(machine, data)
+            if machine.provider_status == {"step": 1}:
+                data.update(machine, lambda changed: setattr(changed, "provider_status", "goes"))
+                seen.append(machine.provider_status)
+            return is_gone
+
+    driver = from_kubermatic(lambda resolver: Stateful(account, resolver), names=("acme",))
+    made = await driver.create_machine(asking())
+    assert made.last_known_state is not None
+    known = await driver.get_machine_status(asking(last_known_state=made.last_known_state))
+    deletions = []
+    for state in (made.last_known_state, "goes"):
+        with pytest.raises(errors.RetryAfter) as raised:
+            await driver.delete_machine(asking(last_known_state=state))
+        deletions.append(partial_info(raised.value).last_known_state)
+    done = await driver.delete_machine(asking(last_known_state="goes"))
+
+    assert known.last_known_state is None, "unchanged"
+    assert deletions == ["goes", "goes"]
+    assert done.last_known_state is None
+    assert seen == [None, {"step": 1}, "goes"]
 
 
 @pytest.mark.row("kubermatic-provider-06")
@@ -237,6 +276,7 @@ async def _failing_after_update(
         (sized("huge"), errors.ResourceExhausted, "InsufficientResources"),
         (sized("taken"), errors.AlreadyExists, "CreateError"),
         (sized("big", unknown=1), errors.InvalidArgument, "InvalidConfiguration"),
+        (sized("odd"), errors.FailedPrecondition, "OddSize"),
     ],
 )
 async def test_terminal_error_keeps_its_reason_and_nothing_is_created(
@@ -253,6 +293,21 @@ async def test_terminal_error_keeps_its_reason_and_nothing_is_created(
     assert kubermatic.reason_of(raised.value) == reason
     assert partial_info(raised.value).last_known_state == '{"step":0}', "the state is kept"
     assert "create" not in account.calls
+    # `errorReason` has no reasons of providers.
+    assert ("OddSize: " in str(raised.value)) is (reason == "OddSize")
+
+
+@pytest.mark.row("kubermatic-provider-04")
+async def test_terminal_error_of_get_keeps_its_reason_and_nothing_is_created(
+    driver: kubermatic.FromKubermatic, account: AcmeCloud
+) -> None:
+    account.failure = TerminalError(ErrorReason.INVALID_CONFIGURATION, "the token is expired")
+
+    with pytest.raises(errors.InvalidArgument, match="the token is expired") as raised:
+        await driver.create_machine(asking())
+
+    assert kubermatic.reason_of(raised.value) == "InvalidConfiguration"
+    assert account.calls == ["get"]
 
 
 @pytest.mark.row("kubermatic-provider-05")
@@ -443,6 +498,32 @@ async def test_uid_is_migrated_and_other_labels_stay(
     assert account.servers["u-2"]["labels"] == {"team": "a"}
 
 
+@pytest.mark.row("kubermatic-provider-14")
+@pytest.mark.parametrize(
+    ("status", "phase"),
+    [
+        ("running", cloud.Phase.RUNNING),
+        ("creating", cloud.Phase.CREATING),
+        ("deleting", cloud.Phase.DELETING),
+        ("deleted", cloud.Phase.DELETING),
+        ("unknown", cloud.Phase.UNKNOWN),
+    ],
+)
+async def test_instance_without_provider_id_gets_that_of_the_reference(
+    account: AcmeCloud, status: str, phase: cloud.Phase
+) -> None:
+    class Anonymous(Acme):
+        def _shown(self, uid: str) -> KubermaticInstance:
+            state = KubermaticInstanceStatus(status)
+            return replace(super()._shown(uid), provider_id="", status=state)
+
+    driver = from_kubermatic(lambda resolver: Anonymous(account, resolver), names=("acme",))
+
+    info = await driver.create_machine(asking())
+
+    assert (info.provider_id, info.phase) == ("kubermatic://acme/u-1", phase)
+
+
 @pytest.mark.row("kubermatic-provider-09")
 def test_metrics_labels_have_a_size_without_secrets(driver: kubermatic.FromKubermatic) -> None:
     assert driver.machine_metrics_labels(SPEC) == {"size": "big"}
@@ -473,8 +554,10 @@ def test_nulls_and_empty_config_are_accepted() -> None:
 @pytest.mark.parametrize(
     ("system", "given", "wanted"),
     [
-        ("ubuntu", None, {"distUpgradeOnBoot": False}),
-        ("centos", None, {"distUpgradeOnBoot": False}),
+        *(
+            (system, None, {"distUpgradeOnBoot": False})
+            for system in ("ubuntu", "centos", "coreos", "amzn2", "rhel", "rockylinux")
+        ),
         ("rockylinux", {"own": 1}, {"own": 1}),
         (
             "flatcar",
@@ -484,6 +567,16 @@ def test_nulls_and_empty_config_are_accepted() -> None:
                 "disableLocksmithD": False,
                 "disableUpdateEngine": False,
                 "provisioningUtility": "ignition",
+            },
+        ),
+        (
+            "flatcar",
+            {"provisioningUtility": "cloud-init", "disableLocksmithD": None},
+            {
+                "disableAutoUpdate": False,
+                "disableLocksmithD": False,
+                "disableUpdateEngine": False,
+                "provisioningUtility": "cloud-init",
             },
         ),
     ],
