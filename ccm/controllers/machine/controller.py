@@ -97,6 +97,7 @@ class MachineController:
         self._health = HealthReconciler(context)
         self._preserver = PreservationReconciler(context)
         self._updater = InPlaceUpdater(context)
+        reads_sets = bool(caches.codec.user_data_namespace)
         self.controller = Controller(
             f"{caches.codec.prefix}{NAME}",
             queue=f"{caches.codec.prefix}{QUEUE_NAME}",
@@ -110,6 +111,8 @@ class MachineController:
                 Watch(informer=caches.secrets, changed=self._secret_changed),
                 Watch(informer=caches.classes, changed=self._class_changed),
                 Watch(informer=caches.nodes, changed=self._node_changed),
+                # The set of a machine leads to its user data.
+                *([Watch(informer=caches.machine_sets, changed=_ignore)] if reads_sets else []),
                 Watch(informer=caches.machines, changed=self._machine_changed),
             ],
             tasks={
@@ -314,3 +317,7 @@ class MachineController:
             return False
         self._terminations.add(key)
         return True
+
+
+def _ignore(_old: object, _new: object, _initial: bool) -> bool:
+    return False
