@@ -10,6 +10,7 @@ import pytest
 
 from ccm import cloud
 from ccm.app import options
+from ccm.base import redact
 from ccm.cloud.configvar import Reference, Resolver
 from ccm.cloud.kubermatic import (
     InstanceNotFound,
@@ -161,6 +162,45 @@ def test_token_comes_from_the_spec_or_the_environment(
         read({"token": []}, found)
 
 
+@pytest.mark.row("kubermatic-hetzner-07")
+async def test_missing_token_is_a_fault_of_the_spec(driver: kubermatic.KubermaticMachines) -> None:
+    provider = to_kubermatic(driver, lambda _: {"token": b""}, {}, cluster="c1")
+
+    with pytest.raises(TerminalError, match="lack token; add an API token") as raised:
+        await provider.validate(machine().spec)
+
+    assert raised.value.reason == "InvalidConfiguration"
+
+
+@pytest.mark.row("kubermatic-config-10")
+async def test_token_in_the_spec_itself_is_accepted_and_masked(
+    driver: kubermatic.KubermaticMachines, harness: HcloudHarness
+) -> None:
+    harness.service.token = token = "in-the-spec-4f1c"
+    provider = to_kubermatic(driver, lambda _: None, {}, cluster="c1")
+
+    await provider.validate(machine(token=token).spec)
+
+    assert redact.mask_for_api(f"refused: {token}") == f"refused: {redact.MASK}"
+
+
+@pytest.mark.row("kubermatic-hetzner-12")
+async def test_machines_with_the_same_token_share_a_client(
+    provider: ToKubermatic, driver: kubermatic.KubermaticMachines, harness: HcloudHarness
+) -> None:
+    """And its rate limit. It is closed when the token is replaced."""
+    made_by_go(harness, "uid-1")
+    made_by_go(harness, "uid-2", "worker-2")
+    former = [(await provider.get(machine(uid))).name for uid in ("uid-1", "uid-2")]
+    assert (former, len(driver.spi)) == (["worker-1", "worker-2"], 1)
+
+    harness.service.token = "renewed"
+    renewed = to_kubermatic(driver, lambda _: {"token": b"renewed"}, {}, cluster="c1")
+    await renewed.get(machine())
+
+    assert len(driver.spi) == 1
+
+
 @pytest.mark.row("kubermatic-hetzner-03")
 async def test_invalid_names_are_found_before_the_creation(provider: ToKubermatic) -> None:
     """A missing location, image or network is noticed, too."""
@@ -172,6 +212,10 @@ async def test_invalid_names_are_found_before_the_creation(provider: ToKubermati
     with pytest.raises(TerminalError) as raised:
         await provider.validate(machine(location="mars", image="beos", networks=["none"]).spec)
     for name in ("'mars'", "'beos'", "'none'"):
+        assert f"{name} does not exist in this project" in raised.value.message
+    with pytest.raises(TerminalError) as raised:
+        await provider.validate(machine(serverType="cx99", firewalls=["wall"]).spec)
+    for name in ("'cx99'", "'wall'"):
         assert f"{name} does not exist in this project" in raised.value.message
     with pytest.raises(TerminalError, match="datacenter: conflicts with location"):
         await provider.validate(machine(datacenter="fsn1-dc14").spec)
@@ -206,6 +250,7 @@ async def test_server_lives_with_its_machine(
     assert await provider.get(machine()) == made
     assert "<nil>" not in made.addresses
     assert made.addresses[server["private_net"][0]["ip"]] == "InternalIP"
+    assert made.addresses[server["public_net"]["ipv4"]["ip"]] == "ExternalIP"
     await _clean_up(provider, machine())
     assert harness.service.cloud.servers == {}
     assert await harness.beside_vms() == []
@@ -395,6 +440,7 @@ async def test_uid_is_migrated_and_user_labels_stay(
     assert await harness.beside_vms() == []
 
 
+@pytest.mark.row("kubermatic-provider-09")
 def test_metrics_labels_need_no_secret(driver: kubermatic.KubermaticMachines) -> None:
     wrapped = KubermaticDriver(driver, {})
 

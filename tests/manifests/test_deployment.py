@@ -108,6 +108,7 @@ def test_rbac_names_the_service_accounts_of_the_controllers() -> None:
     assert set(right.names) == {one.client for one in controllers.MANIFESTS}
 
 
+@pytest.mark.row("kubermatic-webhook-19")
 def test_kubermatic_webhook_is_registered_as_the_daemon_serves_it(tmp_path: Path) -> None:
     components = (shipped.KUBERMATIC, shipped.KUBERMATIC_WEBHOOK)
     folder = shipped.overlay(tmp_path, components=components)
@@ -128,6 +129,7 @@ def test_kubermatic_webhook_is_registered_as_the_daemon_serves_it(tmp_path: Path
         assert "secret" in volumes[mounts[str(Path(file).parent)]]
 
 
+@pytest.mark.row("kubermatic-webhook-19")
 def test_kubermatic_webhook_is_not_asked_about_writes_of_the_daemon() -> None:
     registered = shipped.objects(shipped.KUBERMATIC_WEBHOOK / "webhook.yaml")
     (hook,) = shipped.only(registered, "MutatingWebhookConfiguration")["webhooks"]
@@ -140,8 +142,28 @@ def test_kubermatic_webhook_is_not_asked_about_writes_of_the_daemon() -> None:
     kinds = (codec.MACHINES, codec.MACHINE_DEPLOYMENTS)
     assert rule["resources"] == [kind.plural for kind in kinds]
     assert (rule["apiGroups"], rule["apiVersions"]) == ([names.GROUP], [names.VERSION])
+    assert rule["operations"] == ["CREATE", "UPDATE"]
+    assert (hook["failurePolicy"], hook["sideEffects"]) == ("Fail", "None")
+    assert hook["admissionReviewVersions"] == ["v1"]
     (namespace,) = hook["namespaceSelector"]["matchLabels"].values()
     assert namespace == FLAGS["kubermatic-namespace"].default
+
+
+@pytest.mark.row("kubermatic-rbac-01")
+def test_kubermatic_controllers_read_secrets_in_two_namespaces_only() -> None:
+    rights = [
+        right
+        for right in shipped.rights(shipped.objects(shipped.KUBERMATIC / "rbac.yaml"))
+        if right.resource in ("secrets", "configmaps")
+    ]
+    own = FLAGS["kubermatic-namespace"].default
+
+    assert {(right.resource, right.namespace) for right in rights} == {
+        ("secrets", own),
+        ("secrets", names.BOOTSTRAP_NAMESPACE),
+        ("configmaps", own),
+    }
+    assert {right.verb for right in rights} == {"list", "watch"}
 
 
 FOLDER = MANIFESTS / "machine-controller"

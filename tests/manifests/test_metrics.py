@@ -89,12 +89,14 @@ def test_the_dashboard_uses_known_metrics_and_labels(series: Mapping[str, frozen
 
 
 @pytest.mark.envtest
+@pytest.mark.row("kubermatic-metrics-06")
 def test_alerts_use_known_metrics_and_labels(
     tmp_path: Path, series: Mapping[str, frozenset[str]]
 ) -> None:
     asked = alerts(tmp_path)
 
     assert len(asked) >= 10
+    assert any("machine_controller_machine_deleted" in one for one in asked)
     assert [fault for one in asked for fault in faults(one, series)] == []
 
 

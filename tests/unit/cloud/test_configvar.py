@@ -73,6 +73,7 @@ def test_string_survives_decoding_and_encoding(text: str, more: dict[str, Any]) 
             {"value": False, "secretKeyRef": {"key": "token", "name": "acme", "namespace": "ns"}},
             b'{"secretKeyRef":{"namespace":"ns","name":"acme","key":"token"},"value":false}',
         ),
+        ({**FROM_MAP, **FROM_SECRET}, msgspec.json.encode(FROM_SECRET | FROM_MAP)),
     ],
 )
 def test_boolean_is_encoded_with_its_keys_in_order(given: object, encoded: bytes) -> None:
@@ -109,6 +110,13 @@ def test_invalid_value_names_the_field(field: str, given: object, message: str) 
         decoded(**{field: given})
 
     assert f"spec.{message}" in str(raised.value)
+
+
+@pytest.mark.row("kubermatic-config-09")
+def test_reference_may_have_the_other_keys_of_an_object_reference() -> None:
+    reference = {**KEY, "kind": "Secret", "uid": "u-1", "resourceVersion": "7"}
+
+    assert decoded(token={"secretKeyRef": reference}).token == ConfigVarString(secret=TOKEN)
 
 
 @pytest.mark.row("kubermatic-config-04")
@@ -155,6 +163,7 @@ def test_empty_secret_key_falls_back_to_the_environment() -> None:
     assert found.get_string_value_or_env(decoded(token=FROM_SECRET).token, "OTHER") == ""
 
 
+@pytest.mark.row("kubermatic-config-06")
 def test_missing_secret_without_environment_is_an_error() -> None:
     with pytest.raises(errors.InvalidArgument, match="does not exist"):
         resolver().get_string_value_or_env(decoded(token=FROM_SECRET).token, "ACME_TOKEN")
@@ -173,7 +182,11 @@ def test_outage_of_the_api_server_never_selects_the_environment() -> None:
 
 @pytest.mark.row("kubermatic-config-08")
 @pytest.mark.parametrize(
-    ("text", "value"), [("1", True), ("T", True), ("False", False), ("f", False), ("0", False)]
+    ("text", "value"),
+    [
+        *((text, True) for text in ("1", "t", "T", "TRUE", "true", "True")),
+        *((text, False) for text in ("0", "f", "F", "FALSE", "false", "False")),
+    ],
 )
 def test_boolean_text_is_parsed_as_go_does(text: str, value: bool) -> None:
     found = resolver(environ={"PUBLIC": text}, acme={"token": text.encode()})
@@ -209,6 +222,12 @@ def test_invalid_text_in_a_secret_is_not_shown(name: str, given: dict[str, Any])
 
 
 @pytest.mark.row("kubermatic-config-08")
+def test_invalid_boolean_in_the_environment_is_an_error() -> None:
+    with pytest.raises(errors.InvalidArgument, match="environment variable PUBLIC is not a bool"):
+        resolver(environ={"PUBLIC": "yes"}).get_bool_value_or_env(decoded().is_public, "PUBLIC")
+
+
+@pytest.mark.row("kubermatic-config-08")
 def test_numbers_and_durations() -> None:
     found = resolver(acme={"token": b"2h45m"}, settings={"token": b"0s"})
     from_secret, from_map = decoded(token=FROM_SECRET).token, decoded(token=FROM_MAP).token
@@ -218,8 +237,9 @@ def test_numbers_and_durations() -> None:
     assert found.get_duration_value(from_secret) == timedelta(hours=2, minutes=45)
     assert found.get_duration_value_or_default(from_map, timedelta(1)) == timedelta(1)
     assert found.get_duration_value_or_default(decoded().token, timedelta(1)) == timedelta(1)
-    with pytest.raises(errors.InvalidArgument, match="'soon' is not a duration"):
-        found.get_duration_value(decoded(token="soon").token)
+    for text in ("soon", ""):
+        with pytest.raises(errors.InvalidArgument, match=f"'{text}' is not a duration"):
+            found.get_duration_value(decoded(token=text).token)
 
 
 def test_references_are_found_at_every_depth() -> None:

@@ -14,6 +14,7 @@ from ccm.app.machineapis import GARDENER, KUBERMATIC
 from ccm.cli import explain as command
 from ccm.cli import rollout
 from ccm.cloud import Cloud, errors
+from ccm.cloud.machines import Identity
 from ccm.doctor import ExaminationError, daemons, examination, explain_facts, machines, reach
 from ccm.doctor.case import Case, CheckFinding, Severity
 from ccm.doctor.explain import ObjectFacts, document, find_cause
@@ -162,6 +163,17 @@ async def test_machine_without_its_vm_is_reported() -> None:
     world.driver.vms.clear()
 
     judged(await machines.vms(case(world), KUBERMATIC), Severity.FAIL, "1 Machine without VM")
+
+
+@pytest.mark.row("kubermatic-command-08")
+async def test_vm_without_a_machine_is_reported() -> None:
+    world = await settled()
+    world.driver.add(Identity(cluster=CLUSTER, namespace="default", pool="web", name="x", uid="u"))
+
+    found = await machines.vms(case(world), KUBERMATIC)
+
+    text = "1 VM of this cluster without Machine: fake:///x (x)"
+    judged(found, Severity.WARN, text, "the daemon does not delete them")
 
 
 @pytest.mark.row("kubermatic-command-03")

@@ -15,6 +15,7 @@ from ccm.cloud import errors
 from ccm.cloud.interface import Cloud
 from ccm.cloud.kubermatic import from_kubermatic
 from ccm.cloud.machines import (
+    Identity,
     ListMachinesRequest,
     MachineInfo,
     MachineRecord,
@@ -28,7 +29,7 @@ from ccm.kubermatic.codec import CODEC
 from ccm.testing.apiserver import kinds
 from ccm.testing.clock import advance
 from tests.unit.cloud.test_kubermatic import Acme, AcmeCloud
-from tests.unit.controllers.machines import DEFINITIONS, NODES_PATH, FakeDriver, World
+from tests.unit.controllers.machines import CLUSTER, DEFINITIONS, NODES_PATH, FakeDriver, World
 from tests.unit.controllers.memory_server import MemoryServer
 
 pytestmark = pytest.mark.virtual_time
@@ -41,7 +42,8 @@ WEB = f"{BASE}/machinedeployments/web"
 TOKEN = {"secretKeyRef": {"namespace": "default", "name": "acme", "key": "token"}}
 
 
-USER_DATA = b"#cloud-config\nhostname: <MACHINE_NAME>\n  \nend"
+USER_DATA = b"#cloud-config\nhostname: <MACHINE_NAME>\nurl: ?name=%3CMACHINE_NAME%3E\n  \nend"
+BOOTSTRAP_SECRET = f"{BOOTSTRAP}/web-default-bootstrap-config"
 
 
 def value(size: str = "small") -> dict[str, Any]:
@@ -78,9 +80,8 @@ class Kubermatic(World):
             "metadata": {"name": "web-default-bootstrap-config", "annotations": notes},
             "data": {"cloud-config": base64.b64encode(USER_DATA).decode()},
         }
-        path = f"{BOOTSTRAP}/web-default-bootstrap-config"
-        if self.server.get(path):
-            self.server.patch(path, {"metadata": {"annotations": notes}})
+        if self.server.get(BOOTSTRAP_SECRET):
+            self.server.patch(BOOTSTRAP_SECRET, {"metadata": {"annotations": notes}})
         else:
             self.server.put(BOOTSTRAP, body)
 
@@ -115,10 +116,14 @@ class Kubermatic(World):
 
     def change_template(self, size: str, revision: str) -> None:
         """Change the template; its user data are there at once."""
-        template = (self.server.get(WEB) or {})["spec"]["template"]
-        template["spec"]["providerSpec"]["value"] = value(size)
-        self.edit(template=template)
+        self.edit_template(providerSpec={"value": value(size)})
         self.user_data(revision)
+
+    def edit_template(self, **spec: Any) -> None:
+        """Change fields in the spec of the template."""
+        template = (self.server.get(WEB) or {})["spec"]["template"]
+        template["spec"] |= spec
+        self.edit(template=template)
 
     def join(self, name: str, provider_id: str) -> None:
         """A node registers."""
@@ -144,6 +149,7 @@ class Kubermatic(World):
     "kubermatic-machine-02",
     "kubermatic-machine-03",
     "kubermatic-machine-04",
+    "kubermatic-object-08",
 )
 async def test_deployment_creates_scales_rolls_and_deletes() -> None:
     world = Kubermatic()
@@ -155,8 +161,9 @@ async def test_deployment_creates_scales_rolls_and_deletes() -> None:
         assert request.provider_spec == value()
         assert request.kubelet_version == "1.35.1"
         assert request.credentials["Secret/default/acme/token"] == b"secret"
+        name = request.identity.name
         assert request.user_data == (
-            f"#cloud-config\nhostname: {request.identity.name}\n\nend".encode()
+            f"#cloud-config\nhostname: {name}\nurl: ?name={name}\n\nend".encode()
         )
         (first, _) = world.objects("machines")
         assert set(first["metadata"]["finalizers"]) == {
@@ -202,6 +209,98 @@ async def test_deployment_creates_scales_rolls_and_deletes() -> None:
     assert left == [[], [], []]
     assert world.driver.vms == {}
     assert world.server.list(NODES_PATH) == []
+
+
+@pytest.mark.row("kubermatic-machine-02")
+async def test_finalizers_are_stored_before_the_instance_is_created() -> None:
+    """Also if the set, in another process, created the Machine without them."""
+    world = Kubermatic()
+    stored: list[set[str]] = []
+    create = world.driver.create_machine
+
+    async def create_machine(req: MachineRequest) -> MachineInfo:
+        (found,) = world.objects("machines")
+        stored.append(set(found["metadata"]["finalizers"]))
+        return await create(req)
+
+    world.driver.create_machine = create_machine  # type: ignore[method-assign]
+    world.deployment(1)
+    async with world.running("machineset", "machinedeployment"):
+        await advance(10)
+    (bare,) = world.objects("machines")
+    assert "finalizers" not in bare["metadata"]
+    async with world.running("machine"):
+        await world.settle()
+
+    assert stored == [{names.FINALIZER_MACHINE, names.FINALIZER_NODE}]
+
+
+@pytest.mark.row("kubermatic-machine-03")
+async def test_node_gets_the_metadata_that_it_lacks_and_keeps_its_own() -> None:
+    world = Kubermatic()
+    world.deployment(1)
+    taints = [{"key": "k", "value": "ours", "effect": one} for one in ("NoSchedule", "NoExecute")]
+    metadata = {"labels": {"zone": "a", "own": "x"}, "annotations": {"note": "a", "own": "x"}}
+    world.edit_template(metadata=metadata, taints=taints)
+    theirs = {"key": "k", "value": "theirs", "effect": "NoSchedule"}
+    async with world.running(*ALL):
+        await advance(30)
+        (found,) = world.objects("machines")
+        name = found["metadata"]["name"]
+        own = {"labels": {"own": "y"}, "annotations": {"own": "y"}}
+        spec = {"providerID": found["spec"]["providerID"], "taints": [theirs]}
+        world.server.put(NODES_PATH, {"metadata": {"name": name, **own}, "spec": spec})
+        world.heartbeat(name, Ready="True")
+        await advance(30)
+        joined = world.node_object(name)
+        writes = world.server.writes("nodes")
+        wrong = {names.ANNOTATION_NODE_MACHINE: "default/other", "note": "b"}
+        world.server.patch(f"{NODES_PATH}/{name}", {"metadata": {"annotations": wrong}})
+        await advance(30)
+        again = world.node_object(name)["metadata"]["annotations"]
+
+    assert joined["metadata"]["labels"] == {
+        names.LABEL_OWNED_BY: found["metadata"]["uid"],
+        names.LABEL_OPERATING_SYSTEM: "ubuntu",
+        "zone": "a",
+        "own": "y",
+    }
+    reference = {names.ANNOTATION_NODE_MACHINE: f"default/{name}"}
+    assert joined["metadata"]["annotations"] == {**reference, "note": "a", "own": "y"}
+    of_key = [one for one in joined["spec"]["taints"] if one["key"] == "k"]
+    assert of_key == [theirs, taints[1]]
+    assert writes == 1
+    assert again == {**reference, "note": "b", "own": "y"}
+
+
+@pytest.mark.row("kubermatic-machine-04")
+async def test_machine_waits_for_its_user_data() -> None:
+    world = Kubermatic()
+    world.server.drop(BOOTSTRAP_SECRET)
+    world.deployment(1)
+    async with world.running(*ALL):
+        await advance(60)
+        (waits,) = world.objects("machines")
+        assert "errorReason" not in waits.get("status", {}), "a user has nothing to do"
+        assert world.driver.calls["create_machine"] == 0
+
+        world.user_data("1")
+        await advance(1)
+        assert len(world.driver.vms) == 1
+
+
+@pytest.mark.row("kubermatic-machine-04")
+async def test_secret_without_user_data_is_an_error() -> None:
+    world = Kubermatic()
+    world.server.patch(BOOTSTRAP_SECRET, {"data": {"cloud-config": None, "other": "YQ=="}})
+    world.deployment(1)
+    async with world.running(*ALL):
+        await advance(60)
+        (found,) = world.objects("machines")
+
+    assert found["status"]["errorReason"] == "InvalidConfiguration"
+    assert "lacks the key cloud-config" in found["status"]["errorMessage"]
+    assert world.driver.vms == {}
 
 
 @pytest.mark.row("kubermatic-machine-04")
@@ -405,6 +504,33 @@ async def test_node_finalizer_alone_deletes_the_node_and_no_vm() -> None:
     assert "delete_machine" not in world.driver.calls
 
 
+@pytest.mark.row("kubermatic-machine-08")
+@pytest.mark.parametrize("has_reference", [True, False])
+async def test_node_is_deleted_only_after_the_instance(*, has_reference: bool) -> None:
+    """Without `nodeRef`, it is found by its label."""
+    world = Kubermatic()
+    world.deployment(1)
+    async with world.running(*ALL):
+        await world.settle()
+    (found,) = world.objects("machines")
+    name = found["metadata"]["name"]
+    if not has_reference:
+        world.server.patch(f"{BASE}/machines/{name}", {"status": {"nodeRef": None}})
+    world.edit(replicas=0)
+    world.driver.faults["delete_machine"] = errors.Unavailable("busy")
+    async with world.running(*ALL):
+        await advance(60)
+        (goes,) = world.objects("machines")
+        assert {names.FINALIZER_MACHINE, names.FINALIZER_NODE} <= {*goes["metadata"]["finalizers"]}
+        assert world.node_object(name)
+
+        world.driver.faults.clear()
+        await advance(60)
+
+    assert world.objects("machines") == []
+    assert world.node_object(name) == {}
+
+
 async def test_conflict_about_a_node_is_repeated_though_nothing_changes() -> None:
     world = Kubermatic()
     world.deployment(1)
@@ -538,11 +664,35 @@ async def test_machine_that_does_not_join_in_time_is_replaced(
     assert len(world.driver.vms) == 1
 
 
+@pytest.mark.row("kubermatic-machine-14")
+async def test_machine_of_no_set_is_not_deleted_if_it_does_not_join() -> None:
+    world = Kubermatic(creation_timeout_s=600.0)
+    spec = {"providerSpec": {"value": value()}, "providerID": "fake:///alone"}
+    finalizers = [names.FINALIZER_MACHINE, names.FINALIZER_NODE]
+    metadata = {"name": "alone", "finalizers": finalizers}
+    made = world.server.put(f"{BASE}/machines", {"metadata": metadata, "spec": spec})
+    uid = made["metadata"]["uid"]
+    world.driver.add(Identity(cluster=CLUSTER, namespace="default", pool="", name="alone", uid=uid))
+    async with world.running(*ALL):
+        await advance(1200)
+        (alone,) = world.objects("machines")
+
+    assert (alone["metadata"]["uid"], alone["status"]["phase"]) == (uid, "Failed")
+    assert "deletionTimestamp" not in alone["metadata"]
+    assert len(world.driver.vms) == 1
+
+
 @pytest.mark.row("kubermatic-machine-15")
-async def test_machine_without_a_deployment_gets_no_instance() -> None:
+@pytest.mark.parametrize("of_set", [False, True])
+async def test_machine_without_a_deployment_gets_no_instance(*, of_set: bool) -> None:
     world = Kubermatic()
     spec = {"providerSpec": {"value": value()}, "versions": {"kubelet": "1.35.1"}}
-    world.server.put(f"{BASE}/machines", {"metadata": {"name": "alone"}, "spec": spec})
+    if of_set:
+        labels = {"app": "bare"}
+        template = {"metadata": {"labels": labels}, "spec": spec}
+        spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
+    path = f"{BASE}/machinesets" if of_set else f"{BASE}/machines"
+    world.server.put(path, {"metadata": {"name": "alone"}, "spec": spec})
     async with world.running(*ALL):
         await advance(60)
         (alone,) = world.objects("machines")
@@ -635,6 +785,95 @@ async def test_node_of_a_deleted_machine_is_drained_until_the_timeout() -> None:
     assert world.objects("machines") == []
 
 
+@pytest.mark.row("kubermatic-machine-19")
+@pytest.mark.parametrize("ready", ["True", "False"])
+async def test_drain_uses_force_after_the_timeout(ready: str) -> None:
+    """Until then, the instance stays."""
+    world = Kubermatic(drain_timeout_s=7200.0)
+    world.drains.seconds = 1e5
+    world.deployment(1)
+    async with world.running(*ALL):
+        await world.settle()
+        world.heartbeat(world.objects("machines")[0]["metadata"]["name"], Ready=ready)
+        world.edit(replicas=0)
+        await advance(7100)
+        assert [*{task.force for task in world.drains.tasks}] == [False]
+        assert world.driver.calls["delete_machine"] == 0
+
+        await advance(2000)
+        assert world.drains.tasks[-1].force
+
+
+@pytest.mark.row("kubermatic-machine-22")
+async def test_settled_machine_causes_no_write_no_event_and_no_cloud_call() -> None:
+    """Heartbeats of its node, neither."""
+    world = Kubermatic()
+    world.deployment(1)
+    async with world.running(*ALL):
+        await world.settle(300)
+        (found,) = world.objects("machines")
+        calls, events = world.driver.calls.total(), [*world.events]
+        for _ in range(20):
+            await advance(60)
+            world.heartbeat(found["metadata"]["name"], Ready="True")
+        await advance(10)
+
+        assert world.objects("machines") == [found]
+        assert (world.driver.calls.total(), world.events) == (calls, events)
+
+
+ELSEWHERE = {"namespace": "kube-system", "name": "acme", "key": "token"}
+
+
+@pytest.mark.row("kubermatic-spec-07")
+@pytest.mark.parametrize("kind", ["secretKeyRef", "configMapKeyRef"])
+async def test_object_of_another_namespace_is_not_read(kind: str) -> None:
+    world = Kubermatic()
+    for plural in ("secrets", "configmaps"):
+        body = {"metadata": {"name": "acme"}, "data": {"token": "c2VjcmV0"}}
+        world.server.put(f"/api/v1/namespaces/kube-system/{plural}", body)
+    config = value()
+    config["cloudProviderSpec"]["token"] = {kind: ELSEWHERE}
+    world.deployment(1)
+    world.edit_template(providerSpec={"value": config})
+    async with world.running(*ALL):
+        await advance(60)
+        (found,) = world.objects("machines")
+        assert found["status"]["errorReason"] == "InvalidConfiguration"
+        text = "must be in the namespace of the Machine, default"
+        assert text in found["status"]["errorMessage"]
+        assert not world.driver.calls
+        await advance(1200)
+        assert world.objects("machines") == [found], "written once"
+        world.edit(replicas=0)
+        await advance(10)
+        assert world.objects("machines") == []
+
+
+@pytest.mark.row("kubermatic-spec-07")
+async def test_instance_of_a_machine_without_usable_credentials_is_kept() -> None:
+    """The deletion waits, and says why."""
+    world = Kubermatic()
+    world.deployment(1)
+    async with world.running(*ALL):
+        await world.settle()
+    (found,) = world.objects("machines")
+    config = value()
+    config["cloudProviderSpec"]["token"] = {"secretKeyRef": ELSEWHERE}
+    path = f"{BASE}/machines/{found['metadata']['name']}"
+    world.server.patch(path, {"spec": {"providerSpec": {"value": config}}})
+    world.server.drop(path)
+    async with world.running("machine"):
+        await advance(60)
+        (waits,) = world.objects("machines")
+        await advance(1200)
+        assert world.objects("machines") == [waits], "written once"
+
+    assert waits["status"]["errorReason"] == "DeleteError"
+    assert "must be in the namespace of the Machine" in waits["status"]["errorMessage"]
+    assert len(world.driver.vms) == 1
+
+
 class Written(Kubermatic):
     """A cloud whose provider an outside author wrote; it has no listing."""
 
@@ -717,6 +956,93 @@ async def test_machine_is_available_after_min_ready_seconds() -> None:
         (still,) = world.objects("machines")
     assert changed["spec"]["minReadySeconds"] == 5
     assert still["metadata"]["uid"] == first["metadata"]["uid"]
+
+
+@pytest.mark.row("kubermatic-object-16")
+async def test_set_has_the_annotations_of_its_deployment_and_its_revision() -> None:
+    """A change of these annotations replaces no machine."""
+    world = Kubermatic()
+    world.deployment(2)
+    notes = {"team": "a", "kubectl.kubernetes.io/last-applied-configuration": "{}"}
+    world.server.patch(WEB, {"metadata": {"annotations": notes}})
+
+    def annotations() -> list[dict[str, str]]:
+        return [one["metadata"]["annotations"] for one in world.objects("machinesets")]
+
+    def revisions(team: str, revision: str, desired: str, most: str) -> dict[str, str]:
+        texts = {names.ANNOTATION_DESIRED: desired, names.ANNOTATION_MAX: most}
+        return {"team": team, names.ANNOTATION_REVISION: revision, **texts}
+
+    async with world.running(*ALL):
+        await world.settle()
+        assert annotations() == [revisions("a", "1", "2", "3")]
+        before = world.objects("machines")
+        world.server.patch(WEB, {"metadata": {"annotations": {"team": "b"}}})
+        await world.settle(60)
+        assert annotations() == [revisions("b", "1", "2", "3")]
+        assert world.objects("machines") == before
+
+        world.edit(replicas=3)
+        await world.settle(60)
+        assert annotations() == [revisions("b", "1", "3", "4")]
+        for revision, size in (("2", "large"), ("3", "small")):
+            world.change_template(size, revision)
+            await world.settle(600)
+            deployment = (world.server.get(WEB) or {})["metadata"]["annotations"]
+            assert deployment[names.ANNOTATION_REVISION] == revision
+
+    found = {one[names.ANNOTATION_REVISION]: one for one in annotations()}
+    assert found.keys() == {"2", "3"}
+    assert found["3"][names.ANNOTATION_REVISION_HISTORY] == "1"
+
+
+@pytest.mark.row("kubermatic-object-17")
+@pytest.mark.parametrize("is_cached", [True, False])
+async def test_new_set_gets_another_name_if_its_name_is_taken(*, is_cached: bool) -> None:
+    """Another program may take it just before the set is created."""
+    other = Kubermatic()
+    other.deployment(0)
+    async with other.running(*ALL):
+        await advance(10)
+    (first,) = other.objects("machinesets")
+    labels = {"app": "other"}
+    spec = {**first["spec"], "selector": {"matchLabels": labels}}
+    spec["template"]["metadata"]["labels"] = labels
+    taken = {"metadata": {"name": first["metadata"]["name"]}, "spec": spec}
+    world = Kubermatic()
+    path = f"{BASE}/machinesets"
+
+    def take(method: str, asked: str) -> None:
+        if (method, asked.partition("?")[0]) == ("POST", path) and not world.server.list(path):
+            world.server.put(path, taken)
+
+    if is_cached:
+        world.server.put(path, taken)
+    else:
+        world.server.refuse = take
+    world.deployment(1)
+    async with world.running(*ALL):
+        await world.settle()
+
+        assert world.sizes() == ["small"]
+    own = [one for one in world.objects("machinesets") if "ownerReferences" in one["metadata"]]
+    assert len(own) == 1
+    assert len(world.objects("machinesets")) == 2
+
+
+@pytest.mark.row("kubermatic-object-18")
+async def test_invalid_set_creates_no_machine_and_has_an_event() -> None:
+    world = Kubermatic()
+    world.deployment(0)
+    template = (world.server.get(WEB) or {})["spec"]["template"]
+    spec = {"replicas": 1, "selector": {"matchLabels": {"app": "db"}}, "template": template}
+    world.server.put(f"{BASE}/machinesets", {"metadata": {"name": "bare"}, "spec": spec})
+    async with world.running(*ALL):
+        await advance(1200)
+
+    assert world.objects("machines") == []
+    texts = [text for _, text in world.events if "spec.selector requires app" in text]
+    assert len(texts) == 1, world.events
 
 
 @pytest.mark.row("kubermatic-object-13")

@@ -91,9 +91,11 @@ def observations() -> list[float]:
 
 
 @pytest.mark.row("kubermatic-metrics-01", "kubermatic-metrics-02", "kubermatic-metrics-04")
+@pytest.mark.row("kubermatic-machine-23")
 async def test_life_of_a_deployment_is_measured() -> None:
     world = Observed()
     before, took_s = observations(), sample(f"{PREFIX}{TIMES[0]}_sum") or 0
+    failures = sample(f"{PREFIX}errors_total")
     async with world.running(*ALL):
         assert counts() == {(): 0}
         world.deployment(2)
@@ -129,6 +131,7 @@ async def test_life_of_a_deployment_is_measured() -> None:
     assert series(f"{PREFIX}machine_created") == series(f"{PREFIX}machine_deleted") == {}
     assert series("machine_deployment_replicas") == {}
     assert counts() == {(): 0}
+    assert sample(f"{PREFIX}errors_total") == failures, "no pass failed, also after the deletion"
 
 
 @pytest.mark.row("kubermatic-metrics-01")
