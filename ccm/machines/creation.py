@@ -138,7 +138,7 @@ def success_result(
             status=replace(
                 base,
                 phase=Phase.PENDING,
-                addresses=_addresses(machine, vm) if settings.stores_addresses else (),
+                addresses=merge_addresses(machine, vm) if settings.stores_addresses else (),
                 description=CREATING_TEXT,
                 state=OperationState.PROCESSING.value,
                 timeout_active=True,
@@ -150,7 +150,7 @@ def success_result(
             phase=Phase.AVAILABLE,
             description=CREATED_TEXT,
             state=OperationState.SUCCESSFUL.value,
-            addresses=_addresses(machine, vm),
+            addresses=merge_addresses(machine, vm),
         )
     )
 
@@ -349,7 +349,8 @@ def vm_fault(vm: MachineInfo, settings: MachineSettings) -> str:
     return ""
 
 
-def _addresses(machine: Machine, vm: MachineInfo) -> tuple[NodeAddress, ...]:
+def merge_addresses(machine: Machine, vm: MachineInfo) -> tuple[NodeAddress, ...]:
+    """Return the stored addresses of a machine and those of its VM, sorted."""
     addresses = {*machine.status.addresses, *vm.addresses}
     if vm.node_name:
         addresses.add(NodeAddress(type=ADDRESS_HOSTNAME, address=vm.node_name))

@@ -14,8 +14,9 @@ from datetime import datetime, timedelta
 from enum import Enum
 
 from ccm.base.parsing import format_duration
+from ccm.cloud.machines import MachineInfo
 from ccm.machines import in_place_update
-from ccm.machines.creation import PassResult
+from ccm.machines.creation import PassResult, merge_addresses
 from ccm.machines.settings import MachineSettings, Names
 from ccm.model import Node, NodeCondition
 from ccm.model.machines import Machine, OperationState, OperationType, Phase
@@ -412,6 +413,14 @@ def condition_copy(
         return PassResult(after_s=left_s), history
     status = replace(machine.status, conditions=conditions)
     return PassResult(status=status), replace(history, copied_s=now.steady_s)
+
+
+def address_copy(machine: Machine, vm: MachineInfo, outcome: PassResult) -> PassResult:
+    """Return the result that also writes addresses which the cloud assigned after the creation."""
+    addresses = merge_addresses(machine, vm)
+    if set(addresses) == set(machine.status.addresses):
+        return outcome
+    return replace(outcome, status=replace(outcome.status or machine.status, addresses=addresses))
 
 
 def _is_joining(machine: Machine) -> bool:

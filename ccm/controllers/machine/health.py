@@ -15,7 +15,7 @@ from datetime import datetime
 from ccm.base import clock, redact
 from ccm.cloud.errors import CloudError, NotOwned, Unimplemented
 from ccm.cloud.errors import NotFound as CloudNotFound
-from ccm.cloud.machines import MachineDriver
+from ccm.cloud.machines import MachineDriver, MachineInfo
 from ccm.controllers.machine.context import MachineContext
 from ccm.kube.errors import KubeError, NotFound
 from ccm.machines import (
@@ -144,7 +144,10 @@ class HealthReconciler:
             # first query.
             pending_s = result.history.carried_s + now.steady_s - result.history.began_s
             is_new = machine.phase is Phase.PENDING and pending_s < VM_CHECK_S
-            if not is_new and await self._vm_is_gone(machine):
+            vm, is_gone = (None, False) if is_new else await self._find_vm(machine)
+            if vm is not None and settings.stores_addresses:
+                outcome = health.address_copy(machine, vm, outcome)
+            if is_gone:
                 result = replace(result, cause=PhaseTrigger.VM_GONE)
             else:
                 result = replace(result, after_s=min_delay(result.after_s, VM_CHECK_S))
@@ -157,30 +160,33 @@ class HealthReconciler:
             self._release_turn(machine)
         return outcome
 
-    async def _vm_is_gone(self, machine: Machine) -> bool:
-        """Return whether two queries, `VM_CHECK_S` apart, did not find the machine's VM.
+    async def _find_vm(self, machine: Machine) -> tuple[MachineInfo | None, bool]:
+        """Return the machine's VM, or None, and whether it is gone.
 
-        The VM is queried only if the listing of its class does not show it: machines that wait at
-        the same time share one listing. If the cloud shows the VM, or a call fails with another
-        error than NotFound, two new queries are needed.
+        The VM is gone if two queries, `VM_CHECK_S` apart, did not find it. It is queried only if
+        the listing of its class does not show it: machines that wait at the same time share one
+        listing. If the cloud shows the VM, or a call fails with another error than NotFound, two
+        new queries are needed.
         """
         machine_class, now = self._caches.class_of(machine), clock.monotonic()
         since = self._context.creations_ended.get(machine.uid, float("-inf"))
+        vm: MachineInfo | None = None
         try:
             with suppress(Unimplemented):
                 listing = await self._vms.listings.of(machine_class, since=since)
-                if any(one.info.provider_id == machine.provider_id for one in listing.records):
-                    self._denied_since.pop(machine.uid, None)
-                    return False
+                for one in listing.records:
+                    if one.info.provider_id == machine.provider_id:
+                        self._denied_since.pop(machine.uid, None)
+                        return one.info, False
             request = self._context.driver.request(machine, machine_class)
-            await self._context.driver.call(MachineDriver.get_machine_status, request)
+            vm = await self._context.driver.call(MachineDriver.get_machine_status, request)
         except CloudNotFound:
             first = self._denied_since.setdefault(machine.uid, now)
-            return now - first >= VM_CHECK_S
+            return None, now - first >= VM_CHECK_S
         except CloudError:
             pass  # the answer is unknown
         self._denied_since.pop(machine.uid, None)
-        return False
+        return vm, False
 
     async def _mark_failed(self, machine: Machine) -> PassResult:
         """Write the phase that follows a timeout, if a live read of the node confirms the timeout.

@@ -26,6 +26,7 @@ from ccm.controllers.machinedeployment.controller import STATUS_PAUSE_S
 from ccm.kube.errors import from_response
 from ccm.kubermatic import crds, names
 from ccm.kubermatic.codec import CODEC
+from ccm.model import NodeAddress
 from ccm.testing.apiserver import kinds
 from ccm.testing.clock import advance
 from tests.unit.cloud.test_kubermatic import Acme, AcmeCloud
@@ -391,6 +392,25 @@ async def test_vms_of_new_machines_are_listed_together_and_not_before_ten_second
         uids = {one["metadata"]["uid"] for one in world.objects("machines")}
         assert lost not in uids
         assert len(world.driver.vms) == len(uids) == 5
+
+
+@pytest.mark.row("kubermatic-machine-02")
+async def test_addresses_that_the_cloud_assigns_after_the_creation_are_stored() -> None:
+    """For example those of a private network. Without them, the kubelet gets no certificate."""
+    world = Kubermatic()
+    world.deployment(1)
+    late = NodeAddress(type="InternalIP", address="10.0.0.2")
+    async with world.running(*ALL):
+        await advance(5)
+        ((key, record),) = world.driver.vms.items()
+        world.driver.vms[key] = replace(record, info=replace(record.info, addresses=(late,)))
+        await advance(60)
+        (found,) = world.objects("machines")
+        await advance(60)
+
+        assert world.objects("machines") == [found], "written once"
+    addresses = [(one["type"], one["address"]) for one in found["status"]["addresses"]]
+    assert addresses == [("Hostname", found["metadata"]["name"]), ("InternalIP", "10.0.0.2")]
 
 
 @pytest.mark.row("kubermatic-machine-06")
