@@ -52,7 +52,7 @@ async def test_kubelet_requests_one_certificate_which_is_signed_after_its_approv
     assert server.list(REQUESTS) == [], "the node has no address yet"
 
     addresses = [{"type": kind, "address": text} for kind, text in NAMES.items()]
-    server.patch(f"{NODES}/n1", {"status": {"addresses": addresses}})
+    server.patch(f"{NODES}/n1/status", {"status": {"addresses": addresses}})
     await advance(5)
     server.patch(f"{NODES}/n1", {"metadata": {"labels": {"a": "b"}}})
     await advance(5)
