@@ -526,7 +526,7 @@ SETS = f"/apis/{names.GROUP}/{names.VERSION}/namespaces/default/machinesets"
     [
         (reasons.CONDITION_FROZEN, names.ANNOTATION_UNFREEZE),
         (reasons.CONDITION_SLOWED, names.ANNOTATION_UNFREEZE),
-        (reasons.CONDITION_REPLICA_FAILURE, "correct"),
+        (reasons.CONDITION_REPLICA_FAILURE, "fix the problem"),
     ],
 )
 async def test_condition_of_a_machine_set_is_the_cause(condition: str, advice: str) -> None:

@@ -404,12 +404,11 @@ def test_annotated_machine_goes_first_then_one_with_an_error(policy: str, rest: 
         found = machine({**created, **meta}, status=status)
         return replicas.build_member(found, None, {}, annotation="")
 
-    marked = {"annotations": {names.ANNOTATION_DELETE_FIRST: "yes"}}
     members = [
         member("new", 4),
         member("old", 1),
         member("error", 2, phase="CrashLoopBackOff"),
-        member("marked", 3, **marked),
+        member("marked", 3, annotations={names.ANNOTATION_DELETE_FIRST: "yes"}),
     ]
     newest_first = machine_set(deletePolicy=policy).deletes_newest
     order = replicas.deletion_order(
