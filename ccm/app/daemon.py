@@ -267,7 +267,8 @@ class Daemon:
     async def _lead(self) -> None:
         """Run storage and controllers until cancelled.
 
-        Storage is opened after the lease is acquired, and closed before the lease is released.
+        Storage is opened after the lease is acquired, beside the controllers, and closed before the
+        lease is released.
         """
         self.drain.activate()
         async with (
@@ -285,7 +286,9 @@ class Daemon:
             self._options.persistence_config,
             clients.named(persistence.CLIENT),
             namespace=self._options.leader_elect_resource_namespace,
+            lease=self._options.leader_elect_resource_name,
             record_event=self._election.record_event,
+            next_epoch=self._election.next_epoch,
         )
         self.vitals.persistence = self._stores.health
 

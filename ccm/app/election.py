@@ -159,6 +159,27 @@ class Election:
         elector = self._vitals.electors.get(self._options.leader_elect_resource_name)
         return self._identity, elector.transitions if elector is not None else 0
 
+    async def next_epoch(self, stored: int) -> int | None:
+        """Return the epoch after `stored`, or None if this process does not hold the lease.
+
+        The number of transitions goes back if the Lease is deleted, or restored from a backup.
+        Storage would then refuse every leader until the number has reached its former value. The
+        lease is read from the API server, so that a former leader cannot take storage over.
+
+        Raises:
+            KubeError: the lease cannot be read.
+        """
+        identity, transitions = self.writer()
+        if self._options.leader_elect:
+            lease = await self._leases.get(
+                self._options.leader_elect_resource_name,
+                namespace=self._options.leader_elect_resource_namespace,
+            )
+            held = (lease.spec.holder_identity, lease.spec.lease_transitions or 0)
+            if held != (identity, transitions):
+                return None
+        return stored + 1
+
     def record_event(self, kind: str, reason: str, message: str) -> None:
         """Record an event about the daemon; its object is the Lease."""
         about = ObjectReference(

@@ -2,15 +2,16 @@
 
 This module is imported only with `--persistence-config`, and loads only the backends that the
 file names. The file is validated at start. Storage is opened after the Lease is acquired, because
-only one process may use a storage folder, and a former leader must not write.
+a former leader must not write, and in the background, because no controller needs it: a store that
+hangs, or belongs to another cluster, is reported and retried.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -30,23 +31,36 @@ from ccm.persistence.envelope import WriterIdentity
 from ccm.persistence.errors import (
     BackendDead,
     BackendUnavailable,
-    NoInstanceReachable,
+    Fenced,
     PersistenceError,
 )
-from ccm.persistence.interface import MachineId, new_machine_id
-from ccm.persistence.replication import Backend, ReplicationManager
+from ccm.persistence.interface import METHODS, MachineId, new_machine_id, require
 from ccm.persistence.secrets import SECRET_METHODS
 from ccm.serving.health import PASSED, CheckResult, failed
 
 FLAG = "--persistence-config"
 CLIENT = "persistence"
-"""Name of the API client that reads the cluster's UID, and reads and writes Secrets."""
+"""Name of the API client that reads the cluster's UID, and reads and writes stored objects."""
 
 CLUSTER_ID_PATH = "/api/v1/namespaces/kube-system"
 """Path of the namespace whose UID identifies the cluster; the UID never changes."""
 
 RETRY_S = 30.0
-"""Seconds between attempts to open the secret store, and between attempts to rotate its secrets."""
+"""Seconds between attempts to open storage or to rotate secrets, and between looks at its status.
+"""
+
+OPEN_S = 45.0
+"""Deadline of an attempt to open storage in seconds: longer than that of an operation, 30 s."""
+
+CLOSE_S = 5.0
+"""Deadline of closing a storage in seconds; the Lease is released afterwards."""
+
+_ONE = "kube-ccm uses one storage; a bucket or database can be redundant in itself"
+_REMOVED = {
+    "write_policy": f"no longer exists, {_ONE}; remove the line",
+    "repair_queue": f"no longer exists, {_ONE}; remove the line",
+}
+"""Settings of earlier versions -> error."""
 
 
 class PersistenceConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,37 +68,75 @@ class PersistenceConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     instances: Annotated[
         tuple[dict[str, Any], ...],
-        msgspec.Meta(description="Storage instances, each as a map of backend name to settings."),
+        msgspec.Meta(description="The storage: a list with one map of backend name to settings."),
     ]
-    write_policy: Annotated[
-        Literal["any", "majority", "all"],
-        msgspec.Meta(description="Number of instances that must acknowledge a write."),
-    ] = "any"
     when_unavailable: Annotated[
         Literal["degrade", "block"],
         msgspec.Meta(
-            description="While no instance is up: degrade creates resources without records, block "
+            description="While storage is down: degrade creates resources without records, block "
             "creates none that need a record."
         ),
     ] = "degrade"
-    repair_queue: Annotated[
-        int, msgspec.Meta(description="Maximum missed writes queued for one instance.", ge=1)
-    ] = 10_000
     secrets: Annotated[
         dict[str, Any] | None,
         msgspec.Meta(description="Secret store: `kubernetes` or `encrypted`."),
     ] = None
 
 
-class PersistenceStores:
-    """All persistence backends that one file configures.
+IN_CLUSTER = PersistenceConfig(instances=({"kubernetes": {}},))
+"""Configuration without a file."""
+
+
+class Backend:
+    """A storage with one instance.
 
     Args:
-        file: value of `--persistence-config`.
+        name: name of the backend.
+        provider: its provider.
+        methods: methods that the provider must have.
+
+    Attributes:
+        fault: error of the last attempt to open it; empty = none.
+        tried: set after the first attempt to open it.
+    """
+
+    def __init__(self, name: str, provider: Any, methods: Sequence[str] = METHODS) -> None:
+        require(name, provider, methods)
+        instances = tuple(provider.instances())
+        if len(instances) != 1:
+            raise BackendDead(
+                f"persistence backend {name!r} has {len(instances)} instances for one entry of the "
+                "file; install a version for this kube-ccm"
+            )
+        self.provider = provider
+        self.instance: str = instances[0]
+        self.is_open = False
+        self.fault = ""
+        self.tried = asyncio.Event()
+
+    async def latency(self) -> float | None:
+        """Return the mean latency of writes in seconds; None if the instance is down."""
+        status = await self.provider.instance_status(self.instance)
+        return float(status.mean_persist_latency) if status.status else None
+
+
+class PersistenceStores:
+    """The storage of objects, and the secret store, that one file configures.
+
+    Args:
+        file: value of `--persistence-config`; empty = ConfigMaps of the cluster.
         client: client of the API server.
-        namespace: namespace of the daemon's Lease; Secrets are stored there unless the file
-            names another one.
+        namespace: namespace of the daemon's Lease; objects of the cluster are stored there unless
+            the file names another one.
+        lease: name of the daemon's Lease, which distinguishes daemons of one namespace.
         record_event: called with (type, reason, message), to record an event about the daemon.
+        next_epoch: called if storage was written under a higher epoch than this leader's, such as
+            after the Lease was deleted or restored; returns the epoch to use, or None if this
+            process does not lead.
+
+    Attributes:
+        on_open: called with provider and instance once storage is open; retried after an error.
+        when_unavailable: the setting of that name.
 
     Raises:
         Misconfigured: the file is invalid.
@@ -96,193 +148,196 @@ class PersistenceStores:
         client: Client,
         *,
         namespace: str,
+        lease: str = "",
         record_event: Callable[[str, str, str], None] = lambda *_: None,
+        next_epoch: Callable[[int], Awaitable[int | None]] | None = None,
     ) -> None:
-        self._file = file
         self._record_event = record_event
         self._client = client
+        self._next_epoch = next_epoch
         self._writer = WriterIdentity()
-        self._is_open = False
-        self._context = registry.BackendContext(
-            writer=lambda: self._writer,
+        self._is_leading = False
+        self._log = log.logger("persistence")
+        self.on_open: Callable[[Any, str], Awaitable[None]] | None = None
+        context = registry.BackendContext(
+            writer=self.writer,
             requests=ProviderClient(client),
             namespace=namespace,
+            lease=lease,
             read=_settings,
         )
         with _named(file):
-            config = _read(file)
-            self.manager = ReplicationManager(
-                list(self._backends(config)),
-                policy=config.write_policy,
-                when_down=config.when_unavailable,
-                writer=lambda: self._writer,
-                limit=config.repair_queue,
-                on_change=partial(self._record_availability, config.when_unavailable),
-            )
-            self._secrets = self._secret_store(config)
+            config = _read(file) if file else IN_CLUSTER
+            self.when_unavailable = config.when_unavailable
+            if len(config.instances) != 1:
+                raise ConfigError(
+                    f"instances has {len(config.instances)} entries; name exactly one: {_ONE}"
+                )
+            self.objects = _backend(config.instances[0], "instances[0]", context)
+            self.secrets: Backend | None = None
+            if config.secrets is not None:
+                self.secrets = _backend(config.secrets, "secrets", context, registry.SECRETS)
 
-    @property
-    def secrets(self) -> Any:
-        """Provider of the secret store; None without a `secrets` section."""
-        return None if self._secrets is None else self._secrets.provider
+    def writer(self) -> WriterIdentity:
+        """Return the identity under which this process writes."""
+        return self._writer
 
     @asynccontextmanager
     async def opened(
         self, name: str, identity: str, epoch: int, *, rotates: bool = True
     ) -> AsyncIterator[None]:
-        """Open storage for the block; flush and close it at the end.
+        """Open storage in the background of the block; flush and close it at the end.
 
         Args:
             name: name of the cluster.
             identity: identity of the leader.
             epoch: `leaseTransitions` of the Lease.
             rotates: whether to seal secrets again that are sealed with an old key.
-
-        Raises:
-            Misconfigured: the storage belongs to another cluster, or other users can read it.
-            KubeError: the UID of the cluster cannot be read.
         """
         self._writer = WriterIdentity(identity=identity, epoch=epoch)
-        machine = await self._cluster_id(name)
-        keeping = None
+        self._is_leading = True
+        tasks = [spawn(self._keep_objects(name), name="persistence-objects")]
+        if self.secrets is not None:
+            keep = self._keep_secrets(self.secrets, name, rotates=rotates)
+            tasks.append(spawn(keep, name="persistence-secrets"))
         try:
-            with _named(self._file):
-                await self.manager.initialize(machine)
-                if self._secrets is not None:
-                    await self._secrets.open(machine)
-                    keep = self._rotate_secrets(self._secrets, machine, rotates=rotates)
-                    keeping = spawn(keep, name="persistence-secrets")
-            self._is_open = True
-            log.logger("persistence").info("persistence opened", count=len(self.manager.replicas))
             yield
         finally:
-            self._is_open = False
-            await cancel_and_join(keeping)
-            await self.manager.close()
-            if self._secrets is not None:
-                await self._secrets.close()
-            log.logger("persistence").info("persistence closed")
+            self._is_leading = False
+            await cancel_and_join(*tasks)
+            for backend in self.backends():
+                try:
+                    async with asyncio.timeout(CLOSE_S):
+                        await backend.provider.close()
+                except TimeoutError:
+                    self._log.warning("persistence hangs, not closed", instance=backend.instance)
+            self._log.info("persistence closed")
+
+    def backends(self) -> Sequence[Backend]:
+        """Return the storage of objects, and then the secret store if there is one."""
+        return (self.objects,) if self.secrets is None else (self.objects, self.secrets)
 
     async def health(self) -> CheckResult:
         """Return the health of storage.
 
-        The result is a failure only if no instance is available and creations need one.
+        The result is a failure only if storage is down and creations need it.
         """
-        if not self._is_open:
+        if not self._is_leading:
             return CheckResult(detail="closed, standing by")
-        down = [member.name for member in self.manager.replicas if not await member.is_up()]
-        down += [
-            name for name, latency in (await self.secret_latencies()).items() if latency is None
-        ]
-        if not await self.manager.may_create():
-            return failed("no storage instance is available, creations are blocked")
+        down = [one.instance for one in self.backends() if await one.latency() is None]
+        if self.objects.instance in down and self.when_unavailable == "block":
+            return failed("storage is down, creations are blocked")
         return CheckResult(detail=f"down: {', '.join(down)}") if down else PASSED
 
-    async def secret_latencies(self) -> Mapping[str, float | None]:
-        """Return the mean seconds per write of a secret, by instance.
+    async def _keep_objects(self, name: str) -> None:
+        """Open the storage of objects with retries, and report changes of its availability."""
+        was_up, on_open = True, self.on_open
+        while True:
+            if await self._try_open(self.objects, name) and on_open is not None:
+                try:
+                    await on_open(self.objects.provider, self.objects.instance)
+                    on_open = None
+                except Exception as error:  # noqa: BLE001 - as in `_try_open`
+                    self._log.error("stored objects cannot be read, retrying", error=str(error))
+            is_up = await self.objects.latency() is not None
+            if is_up is not was_up:
+                self._record_availability(is_up=is_up)
+            was_up = is_up
+            await asyncio.sleep(RETRY_S)
 
-        None instead of a number means that the instance is unavailable.
-        """
-        latencies: dict[str, float | None] = {}
-        for name in self.secrets.instances() if self.secrets else ():
-            status = await self.secrets.instance_status(name)
-            latencies[name] = status.mean_persist_latency if status.status else None
-        return latencies
+    async def _try_open(self, backend: Backend, name: str) -> bool:
+        """Return whether a storage is open; if not, try once to open it, and log a new error."""
+        if backend.is_open:
+            return True
+        try:
+            async with asyncio.timeout(OPEN_S):
+                await self._open(backend, await self._cluster_id(name))
+        except Exception as error:  # noqa: BLE001 - no fault of storage may end the daemon
+            fault = str(error) or f"no answer within {OPEN_S:g} s"
+            if fault != backend.fault:
+                self._log.error("persistence cannot be opened, retrying", error=fault)
+            backend.fault = fault
+            return False
+        finally:
+            backend.tried.set()
+        backend.is_open, backend.fault = True, ""
+        self._log.info("persistence opened", instance=backend.instance)
+        return True
 
-    def _record_availability(self, when_down: str, is_up: bool) -> None:
+    async def _open(self, backend: Backend, machine: MachineId) -> None:
+        try:
+            await backend.provider.initialize(machine)
+        except BackendDead as error:
+            fenced = error.__cause__
+            if not isinstance(fenced, Fenced) or self._next_epoch is None:
+                raise
+            # The count of the Lease may have gone back: it was deleted, or etcd was restored.
+            epoch = await self._next_epoch(fenced.stored_epoch)
+            if epoch is None:
+                raise
+            # The secret store may have needed a higher one meanwhile.
+            self._writer = replace(self._writer, epoch=max(epoch, self._writer.epoch))
+            await backend.provider.initialize(machine)
+
+    def _record_availability(self, *, is_up: bool) -> None:
         if is_up:
             self._record_event(NORMAL, names.REASON_PERSISTENCE_UP, "storage is available again")
             return
-        consequence = (
-            "creations are not recorded" if when_down == "degrade" else "creations are blocked"
-        )
-        self._record_event(
-            WARNING,
-            names.REASON_PERSISTENCE_DOWN,
-            f"no storage instance is available, {consequence}",
-        )
+        is_blocked = self.when_unavailable == "block"
+        consequence = "creations are blocked" if is_blocked else "creations are not recorded"
+        cause = f": {self.objects.fault}" if self.objects.fault else ""
+        message = f"storage is not available, {consequence}{cause}"
+        self._record_event(WARNING, names.REASON_PERSISTENCE_DOWN, message)
 
     async def _cluster_id(self, name: str) -> MachineId:
         namespace = msgspec.json.decode(await self._client.raw("GET", CLUSTER_ID_PATH))
         return new_machine_id(namespace["metadata"]["uid"], name)
 
-    async def _rotate_secrets(self, store: Backend, machine: MachineId, *, rotates: bool) -> None:
-        """Open the secret store, with retries; then seal the secrets of all instances again.
+    async def _keep_secrets(self, store: Backend, name: str, *, rotates: bool) -> None:
+        """Open the secret store with retries; then seal its secrets again with the first key.
 
-        Secrets are sealed with the first key; without `rotates` or old keys, they stay unchanged.
-        Unavailable instances are retried. A permanent failure is logged.
+        Without `rotates` or old keys, the secrets stay unchanged. A permanent failure is logged.
         """
-        logger = log.logger("persistence")
-        try:
-            while not store.is_open:
-                await asyncio.sleep(RETRY_S)
-                await store.open(machine)
-            if not rotates or not getattr(store.provider, "has_old_keys", False):
-                return
-            pending = list(store.provider.instances())
-            while pending:
-                pending = [
-                    instance for instance in pending if not await self._is_rotated(store, instance)
-                ]
-                if pending:
-                    await asyncio.sleep(RETRY_S)
-        except PersistenceError as error:
-            logger.error("secret store failed", error=str(error))
+        while True:
+            if await self._try_open(store, name):
+                if not rotates or not getattr(store.provider, "has_old_keys", False):
+                    return
+                try:
+                    rotation = await store.provider.rotate(store.instance)
+                except BackendUnavailable as error:
+                    self._log.warning("secret rotation failed, retrying", error=str(error))
+                except PersistenceError as error:
+                    self._log.error("secret store failed", error=str(error))
+                    return
+                else:
+                    self._log.info(
+                        "secrets rotated to the first key",
+                        instance=store.instance,
+                        rewritten=rotation.rewritten,
+                        current=rotation.current,
+                        left=rotation.failed,
+                    )
+                    return
+            await asyncio.sleep(RETRY_S)
 
-    async def _is_rotated(self, store: Backend, name: str) -> bool:
-        """Seal all secrets of an instance with the first key.
 
-        Returns:
-            True once done; False if the instance is unavailable now, and the caller should retry.
+def _backend(
+    entry: Mapping[str, Any],
+    place: str,
+    context: registry.BackendContext,
+    group: str = registry.OBJECTS,
+) -> Backend:
+    """Build the backend that an entry of the file names.
 
-        Raises:
-            PersistenceError: a permanent failure.
-        """
-        logger = log.logger("persistence")
-        try:
-            rotation = await store.provider.rotate(name)
-        except (NoInstanceReachable, BackendUnavailable) as error:
-            logger.warning(
-                "secret rotation failed, retrying", instance=name, error=str(error), after_s=RETRY_S
-            )
-            return False
-        logger.info(
-            "secrets rotated to the first key",
-            instance=name,
-            rewritten=rotation.rewritten,
-            current=rotation.current,
-            left=rotation.failed,
-        )
-        return True
-
-    def _backends(self, config: PersistenceConfig) -> Iterator[Backend]:
-        """Yield one backend for each backend name, with all instances of that name.
-
-        Raises:
-            BackendDead: there are no instances, or two of them use the same storage.
-            ConfigError: an instance has invalid settings.
-        """
-        by_name: dict[str, list[dict[str, Any]]] = {}
-        for at, instance in enumerate(config.instances):
-            name, settings = _single_entry(instance, f"instances[{at}]")
-            by_name.setdefault(name, []).append(settings)
-        if not by_name:
-            raise BackendDead("instances is empty; add an instance or omit the flag")
-        for name, raw_settings in by_name.items():
-            declared, make = registry.load_backend(name)
-            parsed = [_settings(declared, raw, name) for raw in raw_settings]
-            backend = Backend(name, partial(make, parsed, self._context))
-            if len(backend.instances) < len(parsed):
-                raise BackendDead(f"{name}: two instances use the same storage; remove one")
-            yield backend
-
-    def _secret_store(self, config: PersistenceConfig) -> Backend | None:
-        if config.secrets is None:
-            return None
-        name, settings = _single_entry(config.secrets, "secrets")
-        declared, make = registry.load_backend(name, registry.SECRETS)
-        parsed = [_settings(declared, settings, f"secrets.{name}")]
-        return Backend(name, partial(make, parsed, self._context), SECRET_METHODS)
+    Raises:
+        BackendDead: the backend is unknown or unusable.
+        ConfigError: its settings are invalid.
+    """
+    name, settings = _single_entry(entry, place)
+    declared, make = registry.load_backend(name, group)
+    parsed = [_settings(declared, settings, f"{place}.{name}")]
+    methods = METHODS if group == registry.OBJECTS else SECRET_METHODS
+    return Backend(name, make(parsed, context), methods)
 
 
 @contextmanager
@@ -299,7 +354,15 @@ def _read(file: str) -> PersistenceConfig:
         body = Path(file).read_bytes()
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot be read: {files.describe_error(error)}") from error
-    return Document(config=body, source="the file").settings(PersistenceConfig)
+    try:
+        return Document(config=body, source="the file").settings(PersistenceConfig)
+    except ConfigError as error:
+        raise ConfigError(*map(_explain_removed, error.faults)) from error
+
+
+def _explain_removed(fault: str) -> str:
+    name = fault.partition(" ")[0]
+    return f"{name} {_REMOVED[name]}" if name in _REMOVED else fault
 
 
 def _single_entry(given: Mapping[str, Any], place: str) -> tuple[str, dict[str, Any]]:
@@ -311,7 +374,7 @@ def _single_entry(given: Mapping[str, Any], place: str) -> tuple[str, dict[str, 
     if len(given) != 1:
         raise ConfigError(
             f"{place} must name one backend with its settings, such as "
-            "`file: {root: /var/lib/kube-ccm/store}`"
+            "`sqlite: {path: /var/lib/kube-ccm/store/ccm.db}`"
         )
     ((name, settings),) = given.items()
     if not isinstance(settings, dict | None):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from ccm.app.http import enabled_webhooks
@@ -38,6 +38,9 @@ from ccm.model import names
 from ccm.model.service import TYPE_LOAD_BALANCER
 from ccm.runtime import deletions
 from ccm.runtime.deletions import MalformedRecord, blocked_deletions
+
+if TYPE_CHECKING:
+    from ccm.app.persistence import PersistenceStores
 
 _MANIFESTS = {
     SERVICE_ANNOTATIONS: "manifests/webhook.yaml",
@@ -244,7 +247,11 @@ async def persistence(case: Case) -> CheckFinding:
     namespace, name = options.leader_elect_resource_namespace, options.leader_elect_resource_name
     try:
         stores = wiring.PersistenceStores(
-            options.persistence_config, case.client, namespace=namespace
+            options.persistence_config,
+            case.client,
+            namespace=namespace,
+            lease=name,
+            next_epoch=_keep_epoch,
         )
         try:
             lease = await case.client.resource(LEASES).get(name, namespace=namespace)
@@ -254,36 +261,31 @@ async def persistence(case: Case) -> CheckFinding:
         async with stores.opened(options.cluster_name, "doctor", epoch, rotates=False):
             return await _check_writable(stores)
     except Misconfigured as error:
-        if case.lease_holder and "in use by another process" in str(error):
-            return warn(f"not checked: {error}", "nothing to do if that process is the daemon")
-        return fail(str(error), "correct the file, or the storage that it configures")
+        return fail(str(error), "correct the file")
 
 
-async def _check_writable(stores: Any) -> CheckFinding:
+async def _keep_epoch(stored: int) -> int:
+    """Return the epoch in storage: a higher one would stop the writes of the daemon."""
+    return stored
+
+
+async def _check_writable(stores: PersistenceStores) -> CheckFinding:
     from ccm.persistence.errors import PersistenceError
     from ccm.persistence.interface import GVK
 
-    manager = stores.manager
+    objects, *secrets = stores.backends()
+    for backend in (objects, *secrets):
+        await backend.tried.wait()
+    if objects.fault:
+        return fail(objects.fault, "correct the storage, or the file that configures it")
     try:
-        key = await manager.put_object(PROBE)
-        await manager.delete_object(GVK.of(PROBE["apiVersion"], PROBE["kind"]), key)
-        await manager.wait_for_writes()
+        key = await objects.provider.put_object(objects.instance, PROBE)
+        kind = GVK.of(PROBE["apiVersion"], PROBE["kind"])
+        await objects.provider.delete_object(objects.instance, kind, key)
     except PersistenceError as error:
         return fail(f"storage is not writable: {error}", "check that storage is up and not full")
-    latencies = {member.name: await member.latency() for member in manager.replicas}
-    secrets = await stores.secret_latencies()
-    shown = [
-        f"{name}: {'down' if took is None else f'up, {1000 * took:.1f} ms for a write'}"
-        for name, took in sorted(latencies.items())
-    ]
-    shown += [
-        f"{name}: {'down' if took is None else 'up'}, for secrets"
-        for name, took in sorted(secrets.items())
-    ]
-    if None in (*latencies.values(), *secrets.values()):
-        return warn(
-            "some storage instances are down",
-            "find the cause; the daemon uses the other instances meanwhile",
-            details=shown,
-        )
+    shown = [f"{objects.instance}: up, {1000 * (await objects.latency() or 0):.1f} ms for a write"]
+    shown += [f"{one.instance}: {'down' if one.fault else 'up'}, for secrets" for one in secrets]
+    if secrets and (fault := secrets[0].fault):
+        return warn(f"the secret store is down: {fault}", "correct it, or the file", details=shown)
     return ok("storage belongs to this cluster and is writable", *shown)

@@ -105,8 +105,7 @@ REASON_DELETION_HELD = "DeletionHeld"
 
 REASON_PERSISTENCE_DOWN = "PersistenceUnavailable"
 REASON_PERSISTENCE_UP = "PersistenceAvailable"
-"""Events on the Lease: no instance of `--persistence-config` is up, or an instance is up again.
-Ours."""
+"""Events on the Lease: the storage of `--persistence-config` is down, or is up again. Ours."""
 
 REASON_ENSURING_BALANCER = "EnsuringLoadBalancer"
 REASON_ENSURED_BALANCER = "EnsuredLoadBalancer"

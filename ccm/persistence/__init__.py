@@ -13,8 +13,7 @@ decisions based on a stored object alone do not belong here. The package is impo
     envelope    metadata stored with each object
     engine      provider on top of plain stores
     local       worker thread, private folders, mounted files
-    memory, file, sqlite, s3, postgres     stores
-    secrets, keyring, kubesecrets          storage of secrets
-    replication copies in several instances, and their repair
+    memory, sqlite, kubestore, s3, postgres     stores
+    secrets, keyring, kubesecrets               storage of secrets
     registry    entry points
 """

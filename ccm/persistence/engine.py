@@ -36,6 +36,7 @@ from ccm.persistence.errors import (
     Fenced,
     NoInstanceReachable,
     NotInitialized,
+    ObjectTooLarge,
     PersistenceError,
     UnknownInstance,
     VersionConflict,
@@ -47,8 +48,6 @@ from ccm.persistence.interface import (
     MachineId,
     ObjectKey,
     PersistenceProviderStatus,
-    Stamp,
-    Stamped,
     Version,
 )
 from ccm.persistence.objects import StoragePlace
@@ -74,10 +73,6 @@ LATENCY = metrics.gauge(
 CORRUPT = metrics.counter(
     "ccm_persistence_corrupt_objects_total", "Damaged objects found.", ["instance"]
 )
-REPAIRS = metrics.gauge(
-    "ccm_persistence_repairs_pending", "Missed copies still to be written.", ["instance"]
-)
-DEGRADED = metrics.gauge("ccm_persistence_degraded", "1 = no storage instance is up.")
 
 
 class OperationTracker:
@@ -215,7 +210,7 @@ class StorageInstance:
             LATENCY.labels(self.name).set(self._mean())
 
     def _record_failure(self, error: PersistenceError) -> None:
-        if isinstance(error, BackendUnavailable):
+        if isinstance(error, BackendUnavailable | BackendDead):
             self.mark_down(str(error))
         elif isinstance(error, CorruptObject):
             self.record_corrupt()
@@ -231,7 +226,7 @@ class StorageInstance:
 PROBE_S = 30.0
 """Seconds between two probes of each instance."""
 
-StoredCopy = tuple[ObjectKey, Stamped, Version]
+StoredObject = tuple[ObjectKey, dict[str, Any], Version]
 
 
 def no_election_writer() -> WriterIdentity:
@@ -250,9 +245,7 @@ def build_provider(
 
 
 class StoreProvider:
-    """Provider on top of stores.
-
-    Implements `PersistenceProvider`, `VersionedPersistence` and `StampedPersistence`.
+    """Provider on top of stores; implements `PersistenceProvider` and `VersionedPersistence`.
 
     Args:
         backend: type of the stores.
@@ -293,7 +286,6 @@ class StoreProvider:
         self._closing: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
         self._prober: asyncio.Task[None] | None = None
-        self._stamps = envelope.StampGenerator()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._backend}: {', '.join(self._instances)})"
@@ -305,14 +297,12 @@ class StoreProvider:
         async with self._starting:
             if self._closed:
                 raise Closed("the provider is closed")
-            if self._dead:
-                raise BackendDead(self._dead)
             if self._machine is not None:
                 if self._machine != machine_id:
                     raise PersistenceError("already initialized with another machine ID")
                 return
             await self._open_all(machine_id)
-            self._machine = machine_id
+            self._machine, self._dead = machine_id, ""
             self._prober = spawn(self._probe_all(), name=f"persistence-probe-{self._backend}")
 
     async def close(self) -> None:
@@ -344,7 +334,8 @@ class StoreProvider:
             self._dead = "; ".join(map(str, fatal or faults)) or "no instance is configured"
             for instance in self._instances.values():
                 instance.mark_down(self._dead)
-            raise BackendDead(self._dead) if fatal else NoInstanceReachable(self._dead)
+            error = BackendDead if fatal else NoInstanceReachable
+            raise error(self._dead) from (faults[0] if faults else None)
 
     async def _probe_all(self) -> None:
         while True:
@@ -396,99 +387,41 @@ class StoreProvider:
             raise VersionConflict(
                 f"{instance} does not support conditional writes; nothing was written"
             )
+        objects.check_version(expect)
         place = objects.place_of(obj)
-        return place.key, await self._write(target, place, obj, None, expect)
+        return place.key, await self._write(target, place, obj, expect)
 
     async def delete_object(self, instance: str, kind: GVK, key: ObjectKey) -> None:
         """See `PersistenceProvider.delete_object`."""
-        target, place = self._usable_instance(instance), StoragePlace(kind, objects.check_key(key))
+        target, place = self._usable_instance(instance), objects.check_place(kind, key)
         async with target.operation("delete", place):
             await target.store.remove(place, self._writer().epoch)
 
     async def get_object(self, instance: str, kind: GVK, key: ObjectKey) -> dict[str, Any] | None:
         """See `PersistenceProvider.get_object`."""
-        stored = await self._read(instance, StoragePlace(kind, objects.check_key(key)))
-        return stored[1].obj if stored else None
+        stored = await self.get_versioned(instance, kind, key)
+        return stored[0] if stored else None
 
     async def get_versioned(
         self, instance: str, kind: GVK, key: ObjectKey
     ) -> tuple[dict[str, Any], Version] | None:
         """See `VersionedPersistence.get_versioned`."""
-        stored = await self._read(instance, StoragePlace(kind, objects.check_key(key)))
-        return (stored[1].obj, stored[2]) if stored and stored[1].obj is not None else None
+        target, place = self._usable_instance(instance), objects.check_place(kind, key)
+        async with target.operation("get"):
+            record = await target.store.read(place)
+            if record is None:
+                return None
+            obj = await asyncio.to_thread(envelope.unseal, place, record.body, self._cluster_uid)
+        return obj, record.version
 
     async def get_all_objects(self, instance: str, kind: GVK) -> list[dict[str, Any]]:
         """See `PersistenceProvider.get_all_objects`."""
         return [obj async for _, obj, _ in self.iter_objects(instance, kind)]
 
-    async def iter_objects(
-        self, instance: str, kind: GVK
-    ) -> AsyncIterator[tuple[ObjectKey, dict[str, Any], Version]]:
+    async def iter_objects(self, instance: str, kind: GVK) -> AsyncGenerator[StoredObject, None]:
         """See `VersionedPersistence.iter_objects`."""
-        async with aclosing(self._scan(instance, kind)) as copies:
-            async for key, copy, version in copies:
-                if copy.obj is not None:
-                    yield key, copy.obj, version
-
-    # Copies
-
-    async def write_stamped(self, instance: str, kind: GVK, key: ObjectKey, copy: Stamped) -> None:
-        """See `StampedPersistence.write_stamped`."""
-        target, place = self._usable_instance(instance), StoragePlace(kind, objects.check_key(key))
-        await self._write(target, place, copy.obj, copy.stamp, None)
-
-    async def read_stamped(self, instance: str, kind: GVK, key: ObjectKey) -> Stamped | None:
-        """See `StampedPersistence.read_stamped`."""
-        stored = await self._read(instance, StoragePlace(kind, objects.check_key(key)))
-        return stored[1] if stored else None
-
-    async def iter_stamped(
-        self, instance: str, kind: GVK
-    ) -> AsyncIterator[tuple[ObjectKey, Stamped]]:
-        """See `StampedPersistence.iter_stamped`."""
-        async with aclosing(self._scan(instance, kind)) as copies:
-            async for key, copy, _ in copies:
-                yield key, copy
-
-    # Access to the stores
-
-    async def _write(
-        self,
-        instance: StorageInstance,
-        place: StoragePlace,
-        obj: Mapping[str, Any] | None,
-        stamp: Stamp | None,
-        expect: Expected,
-    ) -> Version:
-        async with instance.operation("put", place):
-            # Seal while the object is locked, so that later writes have higher stamps.
-            entry = await asyncio.to_thread(self._seal, place, obj, stamp)
-            return await instance.store.write(place, entry, expect)
-
-    def _seal(
-        self, place: StoragePlace, obj: Mapping[str, Any] | None, stamp: Stamp | None
-    ) -> StoreEntry:
-        raw = None if obj is None else self._prepare(obj)
-        writer = self._writer()
-        return envelope.seal(
-            place,
-            raw,
-            stamp or self._stamps.next(writer.epoch),
-            cluster_uid=self._cluster_uid,
-            writer=writer,
-        )
-
-    async def _read(self, instance: str, place: StoragePlace) -> StoredCopy | None:
         target = self._usable_instance(instance)
-        async with target.operation("get"):
-            record = await target.store.read(place)
-            if record is None:
-                return None
-            copy = await asyncio.to_thread(envelope.unseal, place, record.body, self._cluster_uid)
-        return place.key, copy, record.version
-
-    async def _scan(self, instance: str, kind: GVK) -> AsyncGenerator[StoredCopy, None]:
-        target = self._usable_instance(instance)
+        objects.check_kind(kind)
         async with aclosing(target.store.scan(kind)) as pages:
             while True:
                 async with target.operation("list"):
@@ -501,16 +434,39 @@ class StoreProvider:
                 for item in healthy:
                     yield item
 
+    # Access to the stores
+
+    async def _write(
+        self,
+        instance: StorageInstance,
+        place: StoragePlace,
+        obj: Mapping[str, Any],
+        expect: Expected,
+    ) -> Version:
+        async with instance.operation("put", place):
+            # Sealed while the object is locked: threads may finish out of order.
+            entry = await asyncio.to_thread(self._seal, place, obj)
+            if len(entry.body) > instance.store.max_bytes:
+                raise ObjectTooLarge(
+                    f"the object has {len(entry.body)} bytes with its metadata; the limit of "
+                    f"{instance.name} is {instance.store.max_bytes}"
+                )
+            return await instance.store.write(place, entry, expect)
+
+    def _seal(self, place: StoragePlace, obj: Mapping[str, Any]) -> StoreEntry:
+        raw = self._prepare(obj)
+        return envelope.seal(place, raw, cluster_uid=self._cluster_uid, writer=self._writer())
+
     def _open_page(
         self, page: Sequence[tuple[StoragePlace, StoredRecord]]
-    ) -> tuple[list[StoredCopy], int]:
-        healthy: list[StoredCopy] = []
+    ) -> tuple[list[StoredObject], int]:
+        healthy: list[StoredObject] = []
         for place, record in page:
             try:
-                copy = envelope.unseal(place, record.body, self._cluster_uid)
+                obj = envelope.unseal(place, record.body, self._cluster_uid)
             except CorruptObject:
                 continue
-            healthy.append((place.key, copy, record.version))
+            healthy.append((place.key, obj, record.version))
         return healthy, len(page) - len(healthy)
 
     @property

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ccm.base import clock
 from ccm.persistence.errors import BackendDead, CorruptObject
-from ccm.persistence.interface import Stamp, Stamped, Version
+from ccm.persistence.interface import Version
 from ccm.persistence.objects import StoragePlace, to_canonical_json
 
 FORMAT = 1
@@ -30,18 +30,6 @@ class WriterIdentity:
 
     identity: str = ""
     epoch: int = 0
-
-
-class StampGenerator:
-    """Generator of stamps that increase, even across restarts."""
-
-    def __init__(self) -> None:
-        self._counter = 0
-
-    def next(self, epoch: int) -> Stamp:
-        """Return the next stamp. Its counter is at least the current time in microseconds."""
-        self._counter = max(self._counter + 1, int(clock.now().timestamp() * 1e6))
-        return Stamp(epoch, self._counter)
 
 
 class StoreEntry(NamedTuple):
@@ -66,24 +54,17 @@ class EnvelopeHead(NamedTuple):
 
 
 def seal(
-    place: StoragePlace,
-    obj: bytes | None,
-    stamp: Stamp,
-    *,
-    cluster_uid: str,
-    writer: WriterIdentity,
+    place: StoragePlace, obj: bytes, *, cluster_uid: str, writer: WriterIdentity
 ) -> StoreEntry:
-    """Wrap the canonical bytes of an object in an envelope; `obj` None = a tombstone."""
-    version, content = Version(str(uuid.uuid4())), b"null" if obj is None else obj
+    """Wrap the canonical bytes of an object in an envelope."""
+    version = Version(str(uuid.uuid4()))
     metadata = {
         "clusterUID": cluster_uid,
         "format": FORMAT,
         "group": place.kind.group,
         "key": place.key,
         "kind": place.kind.kind,
-        "revision": stamp.counter,
-        "sha256": hashlib.sha256(content).hexdigest(),
-        "stampEpoch": stamp.epoch,
+        "sha256": hashlib.sha256(obj).hexdigest(),
         "version": place.kind.version,
         "writeId": version,
         "writer": {"epoch": writer.epoch, "identity": writer.identity},
@@ -91,12 +72,12 @@ def seal(
     }
     # The canonical bytes are inserted as they are: encoding them again would double the cost.
     return StoreEntry(
-        to_canonical_json(metadata)[:-1] + b',"object":' + content + b"}", version, writer.epoch
+        to_canonical_json(metadata)[:-1] + b',"object":' + obj + b"}", version, writer.epoch
     )
 
 
-def unseal(place: StoragePlace, body: bytes, cluster_uid: str) -> Stamped:
-    """Unwrap the envelope that was read from a place.
+def unseal(place: StoragePlace, body: bytes, cluster_uid: str) -> dict[str, Any]:
+    """Return the object in the envelope that was read from a place.
 
     Raises:
         CorruptObject: the envelope is damaged, or belongs to another cluster, kind or key.
@@ -115,12 +96,9 @@ def unseal(place: StoragePlace, body: bytes, cluster_uid: str) -> Stamped:
     obj = envelope.get("object")
     if hashlib.sha256(to_canonical_json(obj)).hexdigest() != envelope.get("sha256"):
         raise CorruptObject("the stored object does not match its checksum")
-    if obj is not None and not isinstance(obj, dict):
+    if not isinstance(obj, dict):
         raise CorruptObject("the stored value is not an object")
-    epoch, counter = envelope.get("stampEpoch"), envelope.get("revision")
-    if not isinstance(epoch, int) or not isinstance(counter, int):
-        raise CorruptObject("the stored object has no stamp")
-    return Stamped(obj, Stamp(epoch, counter))
+    return obj
 
 
 def read_head(body: bytes) -> EnvelopeHead:

@@ -3,8 +3,8 @@
 ```text
 PersistenceError
   ├─ NotInitialized, Closed          programming error: call only between initialize and close
-  ├─ BackendDead                     an operator must act; the daemon prints the error and exits
-  │  └─ NoInstanceReachable          no instance is reachable; retry later with a new provider
+  ├─ BackendDead                     an operator must act; `initialize` may be retried
+  │  └─ NoInstanceReachable          no instance is reachable; retry `initialize` later
   ├─ UnknownInstance                 programming error: use `instances()`
   ├─ BackendUnavailable              retry later; the outcome of a write is unknown
   ├─ InvalidObject, ObjectTooLarge   never retry with the same object
@@ -33,7 +33,7 @@ class Closed(PersistenceError):
 
 
 class BackendDead(PersistenceError):
-    """`initialize` failed, or the store belongs to another cluster; a retry is useless."""
+    """`initialize` failed, or the store is damaged or belongs to another cluster."""
 
 
 class NoInstanceReachable(BackendDead):
@@ -69,4 +69,13 @@ class VersionConflict(PersistenceError):
 
 
 class Fenced(PersistenceError):
-    """A newer leader has written; this process must not write any more."""
+    """A newer leader has written; this process must not write any more.
+
+    Args:
+        message: the error.
+        stored_epoch: epoch of the newer leader.
+    """
+
+    def __init__(self, message: str, stored_epoch: int = 0) -> None:
+        super().__init__(message)
+        self.stored_epoch = stored_epoch

@@ -1,9 +1,8 @@
 """Interface of a persistence provider, and its values.
 
-A provider serves one or more *instances* of storage, such as two directories or two buckets. Each
-call names an instance; only `ccm.persistence.replication` chooses between instances. An object is
-identified by its group, version, kind, and a key made of its namespace and name; its UID is not
-used.
+A provider serves one or more *instances* of storage, such as two databases or two buckets. Each
+call names an instance; the daemon configures a single one. An object is identified by its group,
+version, kind, and a key made of its namespace and name; its UID is not used.
 
 A result of None, or omission from a list, always means that an object is *absent*. Every failure is
 raised as an error of `ccm.persistence.errors`.
@@ -128,13 +127,13 @@ class PersistenceProvider(Protocol):
     """Interface of every provider; its methods may be called concurrently."""
 
     async def initialize(self, machine_id: MachineId) -> None:
-        """Open all instances and check that they are writable. Called once, as leader.
+        """Open all instances and check that they are writable; called as leader.
 
         An unreachable instance is retried later, unless all are unreachable.
 
         Raises:
-            BackendDead: no instance is usable, or a store belongs to another cluster. All further
-                calls raise this error too.
+            BackendDead: no instance is usable, or a store belongs to another cluster. All other
+                calls raise this error too, until another call of `initialize` succeeds.
         """
 
     def instances(self) -> Sequence[str]:
@@ -193,36 +192,7 @@ class VersionedPersistence(Protocol):
         """Iterate over all undamaged objects of a kind, with one page in memory at a time."""
 
 
-class Stamp(NamedTuple):
-    """Logical timestamp to compare copies in different stores: the higher one is newer."""
-
-    epoch: int
-    counter: int
-
-
-class Stamped(NamedTuple):
-    """Stored copy of an object, with its stamp. `obj` is None for a tombstone: the record of a
-    deletion that is not yet in all instances."""
-
-    obj: dict[str, Any] | None
-    stamp: Stamp
-
-
-class StampedPersistence(Protocol):
-    """Interface that a provider needs for replication: copies with stamps, to compare them."""
-
-    async def write_stamped(self, instance: str, kind: GVK, key: ObjectKey, copy: Stamped) -> None:
-        """Store a copy or a tombstone with its given stamp."""
-
-    async def read_stamped(self, instance: str, kind: GVK, key: ObjectKey) -> Stamped | None:
-        """Return the copy or tombstone; None if there is neither."""
-
-    def iter_stamped(self, instance: str, kind: GVK) -> AsyncIterator[tuple[ObjectKey, Stamped]]:
-        """Iterate over all copies and tombstones of a kind."""
-
-
 METHODS = tuple(name for name in vars(PersistenceProvider) if not name.startswith("_"))
-STAMPED_METHODS = tuple(name for name in vars(StampedPersistence) if not name.startswith("_"))
 
 
 def require(backend: str, provider: object, methods: Sequence[str] = METHODS) -> None:

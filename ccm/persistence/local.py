@@ -1,9 +1,10 @@
-"""Local resources: a thread for blocking calls, private folders, mounted files."""
+"""Local resources: a thread for blocking calls, private files and folders, mounted files."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +27,7 @@ class StoreThread:
     Args:
         name: name of the thread.
         temporary_errors: exceptions of the library for temporary failures.
-        describe: function from a temporary exception to an error message.
+        describe: function from a temporary exception to an error message; runs in the thread.
     """
 
     def __init__(
@@ -45,11 +46,14 @@ class StoreThread:
         Raises:
             BackendUnavailable: a temporary failure.
         """
-        loop = asyncio.get_running_loop()
-        try:
-            return await loop.run_in_executor(self._pool, lambda: function(*args, **named))
-        except self._refused as error:
-            raise BackendUnavailable(self._words(error)) from error
+
+        def call() -> T:
+            try:
+                return function(*args, **named)
+            except self._refused as error:
+                raise BackendUnavailable(self._words(error)) from error
+
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
 
     async def stop(self) -> None:
         """Wait for all requested calls and stop the thread."""
@@ -105,6 +109,23 @@ def sync_folder(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+_NETWORK_TYPES = re.compile(
+    r"9p|afs|beegfs|ceph|cifs|fuse\..*|glusterfs|gpfs|lustre|nfs4?|smb3|smbfs"
+)
+
+
+def is_on_network(path: Path) -> bool:
+    """Return whether a file is on a network file system; False if the system does not tell."""
+    device = os.stat(path).st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return False
+    kinds = [line.partition(" - ")[2].split()[0] for line in mounts if line.split()[2] == number]
+    return any(map(_NETWORK_TYPES.fullmatch, kinds))
 
 
 def read_text(path: Path, *, secret: bool = True) -> str:

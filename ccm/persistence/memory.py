@@ -11,7 +11,7 @@ from ccm.persistence import envelope
 from ccm.persistence.engine import StoreProvider, build_provider
 from ccm.persistence.envelope import StoreEntry
 from ccm.persistence.interface import CAS, FENCING, GVK, Expected, Version
-from ccm.persistence.objects import StoragePlace
+from ccm.persistence.objects import MAX_ENVELOPE, StoragePlace
 from ccm.persistence.registry import BackendContext, backend
 from ccm.persistence.store import Claim, Page, StoredRecord, check_epoch, check_expected
 
@@ -33,6 +33,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self.capabilities = frozenset({CAS, FENCING})
+        self.max_bytes = MAX_ENVELOPE
         self.held: dict[tuple[str, StoragePlace], bytes] = {}
         self._cluster = ""
         self._epoch = 0

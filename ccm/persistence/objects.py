@@ -18,13 +18,17 @@ from typing import Any, NamedTuple
 
 from ccm.base import redact
 from ccm.persistence.errors import InvalidObject, ObjectTooLarge, SensitiveObjectRefused
-from ccm.persistence.interface import GVK, ObjectKey
+from ccm.persistence.interface import ABSENT, GVK, Expected, ObjectKey
 
 MAX_DEPTH = 100
 """Maximum nesting; deeper objects exhaust the stack of common JSON parsers."""
 
 MAX_BYTES = 3 << 19
 """Maximum bytes of canonical JSON: 1.5 MiB, the limit of etcd for one object."""
+
+MAX_ENVELOPE = 2 << 20
+"""Maximum bytes of an envelope in a store without a limit of its own; more than an object of
+`MAX_BYTES` needs."""
 
 SECRET_NAMES = frozenset({"serviceaccount", "kubeconfig", "credentials", "userdata"})
 """Field names of credentials that `redact.is_secret_name` does not recognise."""
@@ -86,11 +90,35 @@ def identify(obj: Mapping[str, Any]) -> tuple[GVK, str, str]:
     for field, value in fields.items():
         if not isinstance(value, str) or not value:
             raise InvalidObject(f"the object needs {field}, a non-empty string")
-    kind = GVK.of(str(fields["apiVersion"]), str(fields["kind"]))
+    kind = check_kind(GVK.of(str(fields["apiVersion"]), str(fields["kind"])))
     if kind.group == "core" or not kind.version or "/" in kind.group:
         raise InvalidObject("apiVersion must be VERSION or GROUP/VERSION")
     namespace = inner.get("namespace") or ""
+    if not (_is_text(namespace) and _is_text(inner["name"])):
+        raise InvalidObject(f"name and namespace of an object {_TEXT_RULE}")
     return kind, namespace, str(fields["metadata.name"])
+
+
+_TEXT_RULE = "must be text without NUL and surrogates"
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
+
+
+def _is_text(value: Any) -> bool:
+    """Return whether every store can keep a value: databases refuse NUL and surrogates."""
+    return isinstance(value, str) and not _NO_TEXT.search(value)
+
+
+def check_kind(kind: GVK) -> GVK:
+    """Validate a kind. Raises InvalidObject."""
+    if not all(map(_is_text, kind)):
+        raise InvalidObject(f"group, version and kind {_TEXT_RULE}")
+    return kind
+
+
+def check_version(expect: Expected) -> None:
+    """Validate the precondition of a write. Raises InvalidObject."""
+    if expect is not None and expect is not ABSENT and not _is_text(expect):
+        raise InvalidObject(f"the expected version {_TEXT_RULE}")
 
 
 def _check_json(obj: Any) -> None:
@@ -196,10 +224,7 @@ def place_of(obj: Mapping[str, Any]) -> StoragePlace:
         InvalidObject: kind or name is missing or invalid.
     """
     kind, namespace, name = identify(obj)
-    try:
-        return StoragePlace(kind, key_of(namespace, name))
-    except UnicodeEncodeError:
-        raise InvalidObject("the object's name is not valid Unicode") from None
+    return StoragePlace(kind, key_of(namespace, name))
 
 
 def check_key(key: str) -> ObjectKey:
@@ -213,6 +238,11 @@ def check_key(key: str) -> ObjectKey:
     if any(len(part) > MAX_SEGMENT for part in match.groups()):
         raise InvalidObject("invalid key: too long")
     return ObjectKey(key)
+
+
+def check_place(kind: GVK, key: str) -> StoragePlace:
+    """Return a place, or raise InvalidObject if its kind or key is invalid."""
+    return StoragePlace(check_kind(kind), check_key(key))
 
 
 def folder_of(kind: GVK) -> str:

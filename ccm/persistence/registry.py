@@ -33,6 +33,11 @@ OBJECTS = "ccm.persistence"
 SECRETS = "ccm.secret_persistence"
 """Entry-point groups of object and secret backends."""
 
+_REMOVED = {
+    "file": "use `sqlite: {path: /var/lib/kube-ccm/store/ccm.db}`, a local file or one on NFS",
+}
+"""Backends of earlier versions -> advice."""
+
 
 class ApiRequests(Protocol):
     """Client of the API server, for backends that store objects there."""
@@ -68,7 +73,8 @@ class BackendContext:
     Attributes:
         writer: returns the current writer; called at each write.
         requests: client of the API server; None = no API server is connected.
-        namespace: namespace of the daemon.
+        namespace: namespace of the daemon's Lease.
+        lease: name of the daemon's Lease.
         read: converts a mapping from the config file to a settings Struct, for a backend that
             contains another backend; its third argument is the position in the file, for error
             messages.
@@ -77,6 +83,7 @@ class BackendContext:
     writer: Callable[[], WriterIdentity] = no_election_writer
     requests: ApiRequests | None = None
     namespace: str = "kube-system"
+    lease: str = "cloud-controller-manager"
     read: Callable[[type[msgspec.Struct], dict[str, Any], str], Any] = _convert
 
 
@@ -88,6 +95,7 @@ class backend:  # noqa: N801 - a decorator
     """Decorator that turns a factory function into a backend.
 
     The function takes the settings of all instances and a `BackendContext`, and returns a provider.
+    The daemon configures one instance.
 
     Attributes:
         config: Struct with the settings of one instance.
@@ -128,6 +136,8 @@ def load_backend(name: str, group: str = OBJECTS) -> tuple[type[msgspec.Struct],
     backends = installed_backends(group)
     entry = backends.get(name)
     if entry is None:
+        if name in _REMOVED:
+            raise BackendDead(f"persistence backend {name!r} no longer exists; {_REMOVED[name]}")
         near = difflib.get_close_matches(name, backends, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise BackendDead(

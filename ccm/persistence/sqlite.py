@@ -1,28 +1,39 @@
 """Store in one SQLite file, with one connection in its own thread.
 
 Every write transaction also checks the epoch: once a newer leader has opened the file, a former
-leader can no longer write. The pragma `synchronous` is set to FULL or higher and read back: with a
-lower level, a power failure can lose acknowledged writes.
+leader can no longer write. It checks the inode, too: a file that was moved away would take writes
+that no later process finds.
+
+The pragma `synchronous` is set to FULL or higher and read back: with a lower level, a power failure
+can lose acknowledged writes. On a network file system, a rollback journal replaces the write-ahead
+log, which needs shared memory.
+
+With a write-ahead log, readers do not stop the writer, so that the integrity of the file is checked
+after it was opened: for a million objects, the check takes half a minute.
 """
 
 from __future__ import annotations
 
+import asyncio
+import math
 import os
 import sqlite3
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
+from ccm.base.log import logger
+from ccm.base.tasks import cancel_and_join, spawn
 from ccm.persistence import envelope, local
 from ccm.persistence.engine import StoreProvider, build_provider
 from ccm.persistence.envelope import StoreEntry
 from ccm.persistence.errors import BackendDead, BackendUnavailable
 from ccm.persistence.interface import CAS, FENCING, GVK, Expected, ObjectKey, Version
 from ccm.persistence.local import StoreThread
-from ccm.persistence.objects import StoragePlace
+from ccm.persistence.objects import MAX_ENVELOPE, StoragePlace
 from ccm.persistence.registry import BackendContext, backend
 from ccm.persistence.store import Claim, Page, StoredRecord, check_epoch, check_expected
 
@@ -48,9 +59,12 @@ ON CONFLICT DO UPDATE SET write_id = excluded.write_id, epoch = excluded.epoch,
 """
 _CORRUPTION_CODES = frozenset({"SQLITE_CORRUPT", "SQLITE_NOTADB"})
 
+MIN_FREE_BYTES = 1 << 16
+"""Free bytes of the file system below which an error is attributed to a full disk."""
+
 
 class SqliteConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Local file; a network file system is not supported."""
+    """A local file, or a file on NFS."""
 
     path: Annotated[Path, msgspec.Meta(description="Absolute path; created if absent.")]
 
@@ -64,13 +78,21 @@ class SqliteStore:
 
     def __init__(self, path: Path) -> None:
         self.capabilities = frozenset({CAS, FENCING})
+        self.max_bytes = MAX_ENVELOPE
         self._path = path
-        self._worker = StoreThread("persistence-sqlite", (sqlite3.Error, OSError), _describe_error)
+        temporary = (sqlite3.Error, OSError)
+        self._worker = StoreThread("persistence-sqlite", temporary, self._describe_error)
         self._connection: sqlite3.Connection | None = None
+        self._inode: tuple[int, int] | None = None
+        self._is_damaged = False
+        self._checking: asyncio.Task[None] | None = None
+        self._checker: sqlite3.Connection | None = None
 
     async def open(self, claim: Claim) -> None:
         """See `Store.open`."""
-        await self._worker.run(self._open, claim)
+        await self._stop_check()
+        if await self._worker.run(self._open, claim):
+            self._checking = spawn(self._check(), name="persistence-sqlite-check")
 
     async def probe(self) -> None:
         """See `Store.probe`."""
@@ -97,35 +119,64 @@ class SqliteStore:
 
     async def close(self) -> None:
         """See `Store.close`."""
+        await self._stop_check()
         await self._worker.run(self._close)
         await self._worker.stop()
+
+    async def _check(self) -> None:
+        """Check the integrity of the file in another thread; after a fault, refuse all calls."""
+        try:
+            self._is_damaged = not await asyncio.to_thread(self._is_intact)
+        except (sqlite3.Error, OSError) as error:
+            self._is_damaged = getattr(error, "sqlite_errorname", "") in _CORRUPTION_CODES
+        if self._is_damaged:
+            logger("persistence").error("storage is damaged", source=str(self._path))
+
+    async def _stop_check(self) -> None:
+        if self._checker is not None:
+            self._checker.interrupt()
+        await cancel_and_join(self._checking)
+
+    def _is_intact(self) -> bool:
+        uri = f"{self._path.as_uri()}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_MS / 1000)) as db:
+            self._checker = db
+            try:
+                return bool(db.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok")
+            finally:
+                self._checker = None
 
     # Run in the worker thread
 
     @property
     def _db(self) -> sqlite3.Connection:
+        if self._is_damaged:
+            raise BackendDead(f"{self._path} is damaged; see the recovery guide")
         if self._connection is None:
             raise BackendUnavailable("the file is not open")
         return self._connection
 
-    def _open(self, claim: Claim) -> None:
+    def _open(self, claim: Claim) -> bool:
+        """Open the file; return whether its integrity still has to be checked."""
         self._close()
+        self._is_damaged = False
         local.ensure_private_folder(self._path.parent)
         # Create the file first: SQLite gives its mode to the journal files.
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         os.close(os.open(self._path, flags, local.FILE_MODE))
         local.check_private(self._path, is_folder=False)
         self._connection = sqlite3.connect(self._path, isolation_level=None, timeout=BUSY_MS / 1000)
+        self._inode = _inode_of(self._path)
         try:
-            self._set_up(claim)
+            return self._set_up(claim)
         except sqlite3.DatabaseError as error:
             if getattr(error, "sqlite_errorname", "") in _CORRUPTION_CODES:
                 raise BackendDead(f"{self._path} is damaged; see the recovery guide") from error
             raise
 
-    def _set_up(self, claim: Claim) -> None:
-        self._enable_durability()
-        if self._pragma("quick_check") != "ok":
+    def _set_up(self, claim: Claim) -> bool:
+        has_log = self._enable_durability()
+        if not has_log and self._pragma("quick_check(1)") != "ok":
             raise BackendDead(f"{self._path} is damaged; see the recovery guide")
         with self._transaction():
             if not self._pragma("application_id") and not self._pragma("schema_version"):
@@ -141,20 +192,23 @@ class SqliteStore:
             envelope.check_marker(marker, claim.cluster_uid, str(self._path))
             check_epoch(epoch, claim.epoch)
             self._db.execute("UPDATE instance SET epoch = ?", (claim.epoch,))
+        return has_log
 
-    def _enable_durability(self) -> None:
-        """Enable a durable journal: write-ahead log, or else a rollback journal.
+    def _enable_durability(self) -> bool:
+        """Enable a durable journal; return whether it is a write-ahead log.
 
         Raises:
             BackendDead: SQLite cannot make writes durable.
         """
-        mode = self._db.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+        wanted = "DELETE" if local.is_on_network(self._path) else "WAL"
+        mode = self._db.execute(f"PRAGMA journal_mode={wanted}").fetchone()[0]
         level = 2 if mode == "wal" else 3  # FULL, EXTRA
         if mode != "wal":
             self._db.execute("PRAGMA journal_mode=DELETE")
         self._db.execute(f"PRAGMA synchronous={level}")
         if self._pragma("synchronous") != level:
             raise BackendDead(f"{self._path}: SQLite cannot make writes durable here")
+        return mode == "wal"
 
     def _make_tables(self, claim: Claim) -> None:
         for statement in filter(str.strip, _TABLES.split(";")):
@@ -172,11 +226,24 @@ class SqliteStore:
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
+            self._check_place()
             self._db.execute("COMMIT")
         except BaseException:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             raise
+
+    def _check_place(self) -> None:
+        """Check that the open file still has its path.
+
+        Raises:
+            BackendUnavailable: it was moved, deleted or replaced.
+        """
+        if _inode_of(self._path) != self._inode:
+            raise BackendUnavailable(
+                f"{self._path} was moved, deleted or replaced while it was open; "
+                "move it back, or restart the daemon to use the file at that path"
+            )
 
     def _probe(self) -> None:
         with self._transaction():
@@ -220,11 +287,29 @@ class SqliteStore:
             self._connection.close()
             self._connection = None
 
+    def _describe_error(self, error: Exception) -> str:
+        """Return an error text without the data that was written."""
+        name = getattr(error, "sqlite_errorname", None) or getattr(error, "strerror", None)
+        text = f"SQLite operation failed: {name or type(error).__name__}"
+        if name == "SQLITE_FULL" or _free_bytes(self._path.parent) < MIN_FREE_BYTES:
+            text += f"; no space for {self._path}: free some, deletions and opening need it, too"
+        return text
 
-def _describe_error(error: Exception) -> str:
-    """Return an error text without the data that was written."""
-    name = getattr(error, "sqlite_errorname", None) or getattr(error, "strerror", None)
-    return f"SQLite operation failed: {name or type(error).__name__}"
+
+def _inode_of(path: Path) -> tuple[int, int] | None:
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _free_bytes(folder: Path) -> float:
+    try:
+        status = os.statvfs(folder)
+    except OSError:
+        return math.inf
+    return status.f_bavail * status.f_frsize
 
 
 @backend(config=SqliteConfig)

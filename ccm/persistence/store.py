@@ -37,15 +37,19 @@ class Store(Protocol):
     """One instance of storage.
 
     A store may raise only these errors: `BackendUnavailable` for a temporary failure; `BackendDead`
-    from `open` for a permanent failure; `Fenced` from `open`, `write` and `remove`;
-    `VersionConflict` from `write` and `remove`; `ObjectTooLarge` from `write`; `CorruptObject` for
-    a damaged record. Every call has a deadline and may be cancelled at any point. A cancelled write
-    must have happened completely or not at all.
+    from `open` for a permanent failure, and from all methods once damage of the whole store is
+    known; `Fenced` from `open`, `write` and `remove`; `VersionConflict` from `write` and `remove`;
+    `CorruptObject` for a damaged record. Every call has a deadline and may be cancelled at any
+    point. A cancelled write must have happened completely or not at all.
     """
 
     @property
     def capabilities(self) -> frozenset[str]:
         """Capabilities, as determined by `open`."""
+
+    @property
+    def max_bytes(self) -> int:
+        """Maximum bytes of an envelope; the provider refuses larger ones before any request."""
 
     async def open(self, claim: Claim) -> None:
         """Prepare the store, check that it is writable, and remove remains of a crash.
@@ -93,5 +97,6 @@ def check_epoch(stored: int, epoch: int) -> None:
     if stored > epoch:
         raise Fenced(
             f"a leader of epoch {stored} has written, but this process has epoch {epoch}: "
-            "another replica leads, or the Lease was recreated; see the recovery guide"
+            "another replica leads, or the Lease was recreated; see the recovery guide",
+            stored,
         )
