@@ -20,7 +20,6 @@ from pathlib import Path
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from ccm.base.files import describe_error
@@ -28,12 +27,6 @@ from ccm.persistence.errors import BackendDead, CorruptObject
 
 KEY_BYTES = 32
 NONCE_BYTES = 12
-SALT_BYTES = 16
-MIN_PASSPHRASE_BYTES = 20
-"""Minimum bytes of a passphrase: a shorter passphrase can be guessed."""
-
-ITERATIONS, LANES, MEMORY_KIB = 3, 4, 1 << 16
-"""Parameters of Argon2id: second recommendation of RFC 9106, for limited memory (64 MiB)."""
 
 
 class Keyring:
@@ -107,26 +100,6 @@ def _key_of(path: Path, raw: bytes) -> bytes:
             f"`head -c {KEY_BYTES} /dev/urandom | base64 > {path}; chmod 0400 {path}`"
         )
     return key
-
-
-def read_passphrase(path: Path) -> bytes:
-    """Read a passphrase, without surrounding white space.
-
-    Raises:
-        BackendDead: the file is unreadable or accessible to other users, or the passphrase has
-            fewer than `MIN_PASSPHRASE_BYTES` bytes.
-    """
-    text = _read_private(path).strip()
-    if len(text) < MIN_PASSPHRASE_BYTES:
-        raise BackendDead(f"{path}: a passphrase needs at least {MIN_PASSPHRASE_BYTES} bytes")
-    return text
-
-
-def derive_key(phrase: bytes, salt: bytes) -> bytes:
-    """Derive a key from a passphrase; takes about 0.1 s and 64 MiB."""
-    return Argon2id(
-        salt=salt, length=KEY_BYTES, iterations=ITERATIONS, lanes=LANES, memory_cost=MEMORY_KIB
-    ).derive(phrase)
 
 
 def _read_private(path: Path) -> bytes:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,9 +29,9 @@ from ccm.persistence.errors import (
     VersionConflict,
 )
 from ccm.persistence.interface import (
-    ABSENT,
     CAS,
     GVK,
+    METHODS,
     MachineId,
     ObjectKey,
     PersistenceProviderStatus,
@@ -43,7 +42,6 @@ from ccm.persistence.objects import to_canonical_json
 from ccm.persistence.registry import BackendContext, backend
 
 SEALED = GVK("secrets.ccm", "v1", "SealedSecret")
-SALT = GVK("secrets.ccm", "v1", "Salt")
 FORMAT = 1
 MAX_BYTES = 1 << 20
 """Maximum bytes of a secret's values, the limit of the API server."""
@@ -74,7 +72,7 @@ class SecretStore:
     """
 
     def __init__(self, inner: Any, kind: GVK) -> None:
-        require("secrets", inner)
+        require("secrets", inner, (*METHODS, "capabilities", "get_versioned", "put_versioned"))
         self._inner = inner
         self._kind = kind
         self._machine: MachineId | None = None
@@ -105,14 +103,14 @@ class SecretStore:
         packed = _pack(data)
         # Sealed under the lock: sealing runs in a thread, and threads may finish out of order.
         async with self._operations.track((instance, objects.key_of("", name))):
-            obj = await self._build_object(instance, name, packed)
+            obj = await self._build_object(name, packed)
             key: ObjectKey = await self._inner.put_object(instance, obj)
         return key
 
     async def get_secret(self, instance: str, key: ObjectKey) -> Mapping[str, bytes] | None:
         """Return the values of a secret; None if it is absent."""
         obj = await self._inner.get_object(instance, self._kind, key)
-        return None if obj is None else _unpack(await self._unseal(instance, key, obj))
+        return None if obj is None else _unpack(await self._unseal(key, obj))
 
     async def delete_secret(self, instance: str, key: ObjectKey) -> None:
         """Delete a secret; succeed if it is absent."""
@@ -149,37 +147,31 @@ class SecretStore:
 
         False = the active key already seals the secret, or the secret was deleted.
         """
-        has_versions = CAS in getattr(self._inner, "capabilities", lambda _: frozenset())(instance)
-        if has_versions:
-            stored = await self._inner.get_versioned(instance, self._kind, key)
-            obj, expect = stored or (None, None)
-        else:
-            obj, expect = await self._inner.get_object(instance, self._kind, key), None
-        if obj is None or await self._is_current(instance, obj):
+        stored = await self._inner.get_versioned(instance, self._kind, key)
+        if stored is None or self._is_current(stored[0]):
             return False
-        value = await self._unseal(instance, key, obj)
-        resealed = await self._build_object(instance, obj["metadata"]["name"], value)
-        if has_versions:
-            await self._inner.put_versioned(instance, resealed, expect=expect)
-        else:
-            await self._inner.put_object(instance, resealed)
+        obj, version = stored
+        value = await self._unseal(key, obj)
+        resealed = await self._build_object(obj["metadata"]["name"], value)
+        expect = version if CAS in self._inner.capabilities(instance) else None
+        await self._inner.put_versioned(instance, resealed, expect=expect)
         return True
 
-    async def _build_object(self, instance: str, name: str, value: bytes) -> dict[str, Any]:
+    async def _build_object(self, name: str, value: bytes) -> dict[str, Any]:
         return {
             "apiVersion": self._kind.api_version,
             "kind": self._kind.kind,
             "metadata": {"name": name},
-            "spec": await self._seal(instance, objects.key_of("", name), value),
+            "spec": await self._seal(objects.key_of("", name), value),
         }
 
-    async def _seal(self, instance: str, key: ObjectKey, value: bytes) -> dict[str, str]:
+    async def _seal(self, key: ObjectKey, value: bytes) -> dict[str, str]:
         raise NotImplementedError
 
-    async def _unseal(self, instance: str, key: ObjectKey, obj: Mapping[str, Any]) -> bytes:
+    async def _unseal(self, key: ObjectKey, obj: Mapping[str, Any]) -> bytes:
         raise NotImplementedError
 
-    async def _is_current(self, instance: str, obj: Mapping[str, Any]) -> bool:
+    def _is_current(self, obj: Mapping[str, Any]) -> bool:
         raise NotImplementedError
 
 
@@ -192,78 +184,33 @@ class EncryptedSecretStore(SecretStore):
     Args:
         inner: provider for the sealed objects.
         ring: keys of the keyring; the first key seals.
-        phrases: passphrases from which further keys are derived, appended to the ring; each
-            instance stores the salt of the derivation.
     """
 
-    def __init__(self, inner: Any, ring: Sequence[bytes], phrases: Sequence[bytes] = ()) -> None:
+    def __init__(self, inner: Any, ring: Sequence[bytes]) -> None:
         super().__init__(inner, SEALED)
-        self._ring = tuple(ring)
-        self._phrases = tuple(phrases)
-        self._rings: dict[str, Keyring] = {}
-        if not phrases:
-            Keyring(ring)  # validates the keys at construction
+        self._ring = Keyring(ring)
+        self.has_old_keys = len(ring) > 1
+        """Whether the keyring has a second key, with which older secrets may be sealed."""
 
     def __repr__(self) -> str:
         return f"EncryptedSecretStore({self._inner!r})"
 
-    @property
-    def has_old_keys(self) -> bool:
-        """Whether the keyring has a second key, with which older secrets may be sealed."""
-        return len(self._ring) + len(self._phrases) > 1
+    async def _seal(self, key: ObjectKey, value: bytes) -> dict[str, str]:
+        return await asyncio.to_thread(self._ring.seal, value, self._authenticated_data(key))
 
-    async def _seal(self, instance: str, key: ObjectKey, value: bytes) -> dict[str, str]:
-        ring = await self._keyring(instance)
-        return await asyncio.to_thread(ring.seal, value, self._authenticated_data(key))
-
-    async def _unseal(self, instance: str, key: ObjectKey, obj: Mapping[str, Any]) -> bytes:
-        ring, sealed = await self._keyring(instance), obj.get("spec")
+    async def _unseal(self, key: ObjectKey, obj: Mapping[str, Any]) -> bytes:
+        sealed = obj.get("spec")
         if not isinstance(sealed, Mapping):
             raise CorruptObject("the stored object is not a sealed secret")
-        return await asyncio.to_thread(ring.open, sealed, self._authenticated_data(key))
+        return await asyncio.to_thread(self._ring.open, sealed, self._authenticated_data(key))
 
-    async def _is_current(self, instance: str, obj: Mapping[str, Any]) -> bool:
-        ring = await self._keyring(instance)
-        return bool(obj.get("spec", {}).get("keyId") == ring.active)
+    def _is_current(self, obj: Mapping[str, Any]) -> bool:
+        return bool(obj.get("spec", {}).get("keyId") == self._ring.active)
 
     def _authenticated_data(self, key: ObjectKey) -> bytes:
         assert self._machine is not None
         where = {"format": FORMAT, "clusterUID": self._machine.cluster_uid, "key": key}
         return to_canonical_json(where | SEALED._asdict())
-
-    async def _keyring(self, instance: str) -> Keyring:
-        if instance not in self._rings:
-            derived = []
-            if self._phrases:
-                salt = await self._salt(instance)
-                derived = [
-                    await asyncio.to_thread(keyring.derive_key, phrase, salt)
-                    for phrase in self._phrases
-                ]
-            self._rings[instance] = Keyring([*self._ring, *derived])
-        return self._rings[instance]
-
-    async def _salt(self, instance: str) -> bytes:
-        """Return the salt of an instance; create it if absent. A concurrently created salt wins."""
-        created = {
-            "apiVersion": SALT.api_version,
-            "kind": SALT.kind,
-            "metadata": {"name": "salt"},
-            "spec": {"salt": os.urandom(keyring.SALT_BYTES).hex()},
-        }
-        key = objects.key_of("", "salt")
-        stored = await self._inner.get_object(instance, SALT, key)
-        if stored is None:
-            try:
-                await self._inner.put_versioned(instance, created, expect=ABSENT)
-            except (AttributeError, VersionConflict) as error:
-                stored = await self._inner.get_object(instance, SALT, key)
-                if stored is None:
-                    raise BackendDead(
-                        "a passphrase needs storage with conditional writes; use a key file"
-                    ) from error
-            stored = stored or created
-        return bytes.fromhex(stored["spec"]["salt"])
 
 
 def _pack(data: Any) -> bytes:
@@ -297,13 +244,6 @@ class EncryptedConfig(msgspec.Struct, frozen=True, kw_only=True):
         tuple[Path, ...],
         msgspec.Meta(description="Files of mode 0400 with 32 bytes each. The first key encrypts."),
     ] = ()
-    passphrase_files: Annotated[
-        tuple[Path, ...],
-        msgspec.Meta(
-            description="Files of mode 0400 with passphrases. "
-            "Without key files, the first passphrase encrypts."
-        ),
-    ] = ()
 
 
 @backend(config=EncryptedConfig)
@@ -313,10 +253,9 @@ def storage(configs: Sequence[EncryptedConfig], context: BackendContext) -> Encr
         raise BackendDead("secret store encrypted: needs exactly one configuration")
     config = configs[0]
     ring = keyring.read_keys(config.key_files)
-    phrases = [keyring.read_passphrase(path) for path in config.passphrase_files]
     if len(config.storage) != 1:
-        raise BackendDead("storage must name one backend, such as `file: {root: /var/lib/ccm}`")
+        raise BackendDead("storage must name one backend, such as `sqlite: {path: /store/ccm.db}`")
     ((name, settings),) = config.storage.items()
     declared, make = registry.load_backend(name)
     inner = make([context.read(declared, settings or {}, f"storage.{name}")], context)
-    return EncryptedSecretStore(inner, ring, phrases)
+    return EncryptedSecretStore(inner, ring)
