@@ -340,6 +340,25 @@ def _backend(
     return Backend(name, make(parsed, context), methods)
 
 
+def stored_in_cluster(file: str, namespace: str) -> Iterator[tuple[str, str]]:
+    """Yield resource and namespace of the objects that a file stores in the cluster.
+
+    Nothing for an invalid file: the daemon does not start with it.
+
+    Args:
+        file: value of `--persistence-config`; empty = ConfigMaps of the cluster.
+        namespace: namespace of the daemon's Lease.
+    """
+    try:
+        config = _read(file) if file else IN_CLUSTER
+    except ConfigError:
+        return
+    for resource, entries in (("configmaps", config.instances), ("secrets", [config.secrets])):
+        for entry in entries:
+            if entry and "kubernetes" in entry:
+                yield resource, (entry["kubernetes"] or {}).get("namespace") or namespace
+
+
 @contextmanager
 def _named(file: str) -> Iterator[None]:
     """Raise Misconfigured, with the file's name, for BackendDead and ConfigError in the block."""

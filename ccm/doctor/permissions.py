@@ -234,10 +234,7 @@ def _all(options: Options, migrated: str, reviews: bool) -> Iterator[tuple[str, 
     if options.use_service_account_credentials:
         yield from _accounts(options)
     if options.persistence_config:
-        yield (
-            "--persistence-config",
-            Permission(verb="get", resource="namespaces", name=SYSTEM_NAMESPACE),
-        )
+        yield from _persistence(options)
     if reviews:
         yield from _reviews(options)
 
@@ -341,6 +338,17 @@ def _accounts(options: Options) -> Iterator[tuple[str, Permission]]:
     yield user, account
     for manifest in controllers.enabled(options.controllers):
         yield user, replace(account, resource="serviceaccounts/token", name=manifest.client)
+
+
+def _persistence(options: Options) -> Iterator[tuple[str, Permission]]:
+    from ccm.app.persistence import stored_in_cluster  # needed only with the flag
+
+    user = "--persistence-config"
+    yield user, Permission(verb="get", resource="namespaces", name=SYSTEM_NAMESPACE)
+    own = options.leader_elect_resource_namespace
+    for resource, namespace in stored_in_cluster(options.persistence_config, own):
+        for verb in ("get", "list", "create", "update", "delete"):
+            yield user, Permission(verb=verb, resource=resource, namespace=namespace)
 
 
 def _reviews(options: Options) -> Iterator[tuple[str, Permission]]:

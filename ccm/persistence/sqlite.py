@@ -18,6 +18,7 @@ import asyncio
 import math
 import os
 import sqlite3
+import threading
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -59,6 +60,9 @@ ON CONFLICT DO UPDATE SET write_id = excluded.write_id, epoch = excluded.epoch,
 """
 _CORRUPTION_CODES = frozenset({"SQLITE_CORRUPT", "SQLITE_NOTADB"})
 
+CHECK_STEPS = 10_000
+"""Steps of the integrity check after each of which it may be ended."""
+
 MIN_FREE_BYTES = 1 << 16
 """Free bytes of the file system below which an error is attributed to a full disk."""
 
@@ -86,7 +90,7 @@ class SqliteStore:
         self._inode: tuple[int, int] | None = None
         self._is_damaged = False
         self._checking: asyncio.Task[None] | None = None
-        self._checker: sqlite3.Connection | None = None
+        self._stops_check = threading.Event()
 
     async def open(self, claim: Claim) -> None:
         """See `Store.open`."""
@@ -125,26 +129,23 @@ class SqliteStore:
 
     async def _check(self) -> None:
         """Check the integrity of the file in another thread; after a fault, refuse all calls."""
+        self._stops_check = stops = threading.Event()
         try:
-            self._is_damaged = not await asyncio.to_thread(self._is_intact)
+            self._is_damaged = not await asyncio.to_thread(self._is_intact, stops)
         except (sqlite3.Error, OSError) as error:
             self._is_damaged = getattr(error, "sqlite_errorname", "") in _CORRUPTION_CODES
         if self._is_damaged:
             logger("persistence").error("storage is damaged", source=str(self._path))
 
     async def _stop_check(self) -> None:
-        if self._checker is not None:
-            self._checker.interrupt()
+        self._stops_check.set()
         await cancel_and_join(self._checking)
 
-    def _is_intact(self) -> bool:
+    def _is_intact(self, stops: threading.Event) -> bool:
         uri = f"{self._path.as_uri()}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_MS / 1000)) as db:
-            self._checker = db
-            try:
-                return bool(db.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok")
-            finally:
-                self._checker = None
+            db.set_progress_handler(stops.is_set, CHECK_STEPS)
+            return bool(db.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok")
 
     # Run in the worker thread
 

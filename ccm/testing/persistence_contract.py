@@ -29,7 +29,7 @@ from ccm.base import clock, metrics
 from ccm.base.tasks import NamedTaskGroup, cancel_and_join, spawn
 from ccm.persistence import errors
 from ccm.persistence.interface import ABSENT, CAS, FENCING, GVK, MachineId, ObjectKey
-from ccm.persistence.objects import INSTANCE_NAME, MAX_BYTES, MAX_DEPTH
+from ccm.persistence.objects import INSTANCE_NAME, MAX_DEPTH
 from ccm.testing.persistence_harness import (
     ELSEWHERE,
     HERE,
@@ -78,7 +78,9 @@ class ObjectCases:
         assert await provider.put_object(first, thing(size=3)) == key
         assert await provider.get_all_objects(first, KIND) == [thing(size=3)]
 
-    async def test_what_is_no_object_is_refused(self, provider: Any, first: str) -> None:
+    async def test_what_is_no_object_is_refused(
+        self, harness: PersistenceHarness, provider: Any, first: str
+    ) -> None:
         """PS-16: An invalid or too large object is refused and nothing of it is written."""
         deep: Any = "end"
         for _ in range(MAX_DEPTH + 1):
@@ -96,10 +98,10 @@ class ObjectCases:
             with pytest.raises(errors.InvalidObject):
                 await provider.put_object(first, bad)
         with pytest.raises(errors.ObjectTooLarge):
-            await provider.put_object(first, thing(big="x" * MAX_BYTES))
+            await provider.put_object(first, thing(big="x" * harness.max_bytes))
 
         assert await provider.get_all_objects(first, KIND) == []
-        await provider.put_object(first, thing(big="x" * (MAX_BYTES - 1000)))
+        await provider.put_object(first, thing(big="x" * (harness.max_bytes - 1000)))
 
     async def test_scopes(self, provider: Any, first: str) -> None:
         """PS-17: Namespace, group, version and kind distinguish objects."""

@@ -18,6 +18,7 @@ from ccm.persistence.engine import StoreProvider
 from ccm.persistence.envelope import WriterIdentity
 from ccm.persistence.errors import BackendUnavailable
 from ccm.persistence.interface import CAS, GVK, MachineId, ObjectKey
+from ccm.persistence.objects import MAX_BYTES
 from ccm.persistence.store import Page, Store
 
 HERE = MachineId(cluster_uid="3f2c9a56-0000-4000-8000-000000000001", name="one")
@@ -41,6 +42,7 @@ class PersistenceHarness(ABC):
         capabilities: capabilities that the storage must have.
         shares: whether clusters share storage; False = storage belongs to one cluster.
         several: whether two providers can open the same storage.
+        max_bytes: maximum bytes of a stored object, with about 1,000 of metadata.
         many: number of objects that exceeds one page of a listing.
     """
 
@@ -48,6 +50,7 @@ class PersistenceHarness(ABC):
     capabilities: ClassVar[frozenset[str]] = frozenset({CAS})
     shares: ClassVar[bool] = False
     several: ClassVar[bool] = False
+    max_bytes: ClassVar[int] = MAX_BYTES
     many: ClassVar[int] = 1050
 
     @abstractmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import subprocess
 import sys
@@ -18,12 +19,14 @@ from ccm.app.clients import ProviderClient
 from ccm.kube.client import Client
 from ccm.kube.config import load
 from ccm.kube.transport import Transport
-from ccm.persistence import errors, kubesecrets
+from ccm.persistence import errors, kubesecrets, kubestore
 from ccm.persistence.envelope import WriterIdentity
-from ccm.persistence.kubesecrets import KubernetesSecretStore
-from ccm.persistence.registry import BackendContext
+from ccm.persistence.interface import ABSENT, GVK
+from ccm.persistence.kubestore import ANNOTATION, LABEL, KubernetesConfig
+from ccm.persistence.registry import BackendContext, BackendFactory
 from ccm.persistence.secrets import RotationReport
 from ccm.sandbox import realserver
+from ccm.testing.persistence_contract import thing
 from ccm.testing.persistence_harness import HERE
 from tests import servers
 from tests.envtest import assets
@@ -87,19 +90,23 @@ def test_another_version_of_the_api_server_passes_the_same_tests(version: str) -
     assert int(counted[1]) >= 100
 
 
-SPACE = "kube-system"
+SPACE, LEASE = "kube-system", "cloud-controller-manager"
 
 
 DATA = {"token": b"needle-in-the-hay-2207", "binary": bytes(range(256))}
 
 
 @asynccontextmanager
-async def opened(server: servers.ApiServer, epoch: int) -> AsyncIterator[KubernetesSecretStore]:
+async def opened(
+    server: servers.ApiServer, epoch: int, make: BackendFactory = kubesecrets.storage
+) -> AsyncIterator[Any]:
     cluster = load(str(server.kubeconfig_path), "", environ={})
     writer = WriterIdentity(identity="test", epoch=epoch)
     async with Transport(cluster) as transport:
-        requests = ProviderClient(Client(transport))
-        store = KubernetesSecretStore(requests, SPACE, BackendContext(writer=lambda: writer))
+        context = BackendContext(
+            writer=lambda: writer, requests=ProviderClient(Client(transport)), namespace=SPACE
+        )
+        store = make([KubernetesConfig()], context)
         await store.initialize(HERE)
         try:
             yield store
@@ -112,7 +119,7 @@ async def test_the_secret_store_pages_rotates_fences_and_deletes(
     api_server: servers.ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Small pages, rotation, a newer leader, a Secret without its label, and deletion."""
-    monkeypatch.setattr(kubesecrets, "PAGE", 2)
+    monkeypatch.setattr(kubestore, "PAGE", 2)
     async with opened(api_server, 3) as old, opened(api_server, 4) as new:
         (instance,) = old.instances()
         keys = [await old.put_secret(instance, f"n{at}", DATA) for at in range(5)]
@@ -135,10 +142,8 @@ async def test_the_secret_store_pages_rotates_fences_and_deletes(
                 await new.delete_secret(instance, key)
             except errors.CorruptObject as error:
                 refused.append(str(error))
-        assert refused == [
-            f"Secret {names[0]} lacks the label {kubesecrets.LABEL} and was not changed"
-        ]
-        await _unlabel(api_server, names[0], label="secret")
+        assert refused == [f"Secret {names[0]} lacks the label {LABEL}={LEASE} and was not changed"]
+        await _unlabel(api_server, names[0], label=LEASE)
         for key in keys:
             await new.delete_secret(instance, key)
             await new.delete_secret(instance, key)
@@ -147,11 +152,48 @@ async def test_the_secret_store_pages_rotates_fences_and_deletes(
     assert await _names(api_server) == []
 
 
-async def _names(server: servers.ApiServer) -> list[str]:
-    path = f"/api/v1/namespaces/{SPACE}/secrets"
+KIND = GVK("journal.ccm", "v1", "CloudResource")
+
+
+@pytest.mark.both_servers
+async def test_objects_in_config_maps_page_conflict_fence_and_have_a_limit(
+    api_server: servers.ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An object of the largest size that does not compress well is accepted."""
+    monkeypatch.setattr(kubestore, "PAGE", 2)
+    make = kubestore.storage
+    async with opened(api_server, 3, make) as old, opened(api_server, 4, make) as new:
+        (instance,) = old.instances()
+        for at in range(5):
+            await new.put_versioned(instance, thing(f"n{at}"), expect=ABSENT)
+        assert len(await old.get_all_objects(instance, KIND)) == 5
+        for expect in (ABSENT, "1", "never"):
+            with pytest.raises(errors.VersionConflict):
+                await new.put_versioned(instance, thing("n0"), expect=expect)
+        with pytest.raises(errors.Fenced):
+            await old.put_object(instance, thing("n9"))
+
+        noise = "".join(map(chr, random.Random(1).choices(range(0x10000, 0x1FFFF), k=240_000)))
+        await new.put_object(instance, thing("n0", fill=noise))
+        assert await old.get_object(instance, KIND, "default/n0") == thing("n0", fill=noise)
+        with pytest.raises(errors.ObjectTooLarge):
+            await new.put_object(instance, thing("n0", fill="x" * 1_000_000))
+        for at in range(5):
+            await new.delete_object(instance, KIND, f"default/n{at}")
+        assert await new.get_all_objects(instance, KIND) == []
+    assert await _names(api_server, "configmaps") == []
+
+
+async def _names(server: servers.ApiServer, plural: str = "secrets") -> list[str]:
+    """Names of stored objects; the marker of a store has no annotation."""
+    path = f"/api/v1/namespaces/{SPACE}/{plural}"
     async with servers.connect(server) as session, session.get(path) as answer:
         found = (await answer.json())["items"] or []
-    return [one["metadata"]["name"] for one in found if one["metadata"]["name"].startswith("ccm-")]
+    return [
+        one["metadata"]["name"]
+        for one in found
+        if ANNOTATION in one["metadata"].get("annotations", {})
+    ]
 
 
 async def _unlabel(server: servers.ApiServer, name: str, label: str | None = None) -> None:
@@ -159,7 +201,7 @@ async def _unlabel(server: servers.ApiServer, name: str, label: str | None = Non
         servers.connect(server) as session,
         session.patch(
             f"/api/v1/namespaces/{SPACE}/secrets/{name}",
-            json={"metadata": {"labels": {kubesecrets.LABEL: label}}},
+            json={"metadata": {"labels": {LABEL: label}}},
             headers={"Content-Type": "application/merge-patch+json"},
         ) as answer,
     ):

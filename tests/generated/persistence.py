@@ -9,8 +9,7 @@ import msgspec
 
 from ccm.app.persistence import PersistenceConfig
 from ccm.cloud import settings
-from ccm.persistence.file import FileConfig
-from ccm.persistence.kubesecrets import KubernetesConfig
+from ccm.persistence.kubestore import KubernetesConfig
 from ccm.persistence.memory import MemoryConfig
 from ccm.persistence.postgres import PostgresConfig
 from ccm.persistence.s3 import S3Config
@@ -23,12 +22,11 @@ _BEGIN, _END = f"<!-- tables: {GENERATED} -->\n", "<!-- end of tables -->"
 
 _DECLARED: dict[str, type[msgspec.Struct]] = {
     "The file": PersistenceConfig,
-    "`file`": FileConfig,
+    "`kubernetes`, also for secrets": KubernetesConfig,
     "`sqlite`": SqliteConfig,
     "`s3`": S3Config,
     "`postgres`": PostgresConfig,
     "`memory`": MemoryConfig,
-    "Secrets, `kubernetes`": KubernetesConfig,
     "Secrets, `encrypted`": EncryptedConfig,
 }
 

@@ -273,7 +273,7 @@ EVERYTHING: Values = {
     "dashboard": {"enabled": True},
     "persistence": {
         "config": {
-            "instances": [{"file": {"root": "/var/lib/kube-ccm/store"}}],
+            "instances": [{"kubernetes": None}],
             "secrets": {"kubernetes": None},
         },
         "existingClaim": "store",

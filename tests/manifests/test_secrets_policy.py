@@ -33,9 +33,9 @@ from ccm.machines import tokens
 from ccm.machines.settings import MachineSettings
 from ccm.model import ObjectMeta
 from ccm.model.names import BOOTSTRAP_TOKEN_TYPE
-from ccm.persistence import kubesecrets
 from ccm.persistence.envelope import WriterIdentity
 from ccm.persistence.kubesecrets import KubernetesSecretStore
+from ccm.persistence.kubestore import LABEL, KubernetesConfig
 from ccm.persistence.registry import BackendContext
 from ccm.sandbox import realserver
 from ccm.testing.persistence_harness import HERE
@@ -344,21 +344,22 @@ async def test_stored_secrets_are_allowed_only_with_persistence(
     attacked: Attacked, tmp_path: Path
 ) -> None:
     """`--persistence-config` has the same verbs, and the same limits."""
-    label, name = kubesecrets.LABEL, "ccm-stored-0123"
-    stored = {"metadata": {"name": name, "labels": {label: "secret"}}, "type": "Opaque"}
+    label, name = LABEL, "ccm-stored-0123"
+    stored = {"metadata": {"name": name, "labels": {label: "blue"}}, "type": "Opaque"}
     if not attacked.way.stores:
         assert (await attacked.ask("POST", PATH, stored))[0] == 403
         return
     for wrong in (
         {**stored, "metadata": {"name": name}},
-        {**stored, "metadata": {"name": "a", "labels": {label: "secret"}}},
+        {**stored, "metadata": {"name": "a", "labels": {label: "blue"}}},
         {**stored, "type": "kubernetes.io/basic-auth", "stringData": {"username": "a"}},
     ):
         assert (await attacked.ask("POST", PATH, wrong))[0] == 403
     async with attacked.client(tmp_path) as client:
-        requests = ProviderClient(client)
-        context = BackendContext(writer=lambda: WriterIdentity(identity="test", epoch=1))
-        store = KubernetesSecretStore(requests, "kube-system", context)
+        context = BackendContext(
+            writer=lambda: WriterIdentity(identity="test", epoch=1), requests=ProviderClient(client)
+        )
+        store = KubernetesSecretStore(KubernetesConfig(), context)
         await store.initialize(HERE)
         (instance,) = store.instances()
         key = await store.put_secret(instance, "n", {"a": b"b"})

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
+import json
 import sqlite3
+import zlib
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -11,12 +14,14 @@ from typing import Any, ClassVar
 
 import asyncpg
 
+from ccm.persistence import kubestore
 from ccm.persistence.engine import StoreProvider
-from ccm.persistence.file import FileStore
 from ccm.persistence.interface import CAS, FENCING, GVK, SHARED, ObjectKey
+from ccm.persistence.kubestore import KubernetesConfig, KubeStore
 from ccm.persistence.memory import MemoryStore
-from ccm.persistence.objects import StoragePlace, encode, instance_name
+from ccm.persistence.objects import StoragePlace, instance_name
 from ccm.persistence.postgres import PostgresConfig, PostgresStore
+from ccm.persistence.registry import ApiRequests, BackendContext
 from ccm.persistence.sqlite import SqliteStore
 from ccm.persistence.store import Store
 from ccm.testing.persistence_harness import HERE, StoreHarness
@@ -64,30 +69,45 @@ class MemoryHarness(StoreHarness):
         held[at] = flipped(held[at])
 
 
-class FileHarness(StoreHarness):
-    """Two folders."""
+class KubernetesHarness(StoreHarness):
+    """Two namespaces.
 
-    backend = "file"
+    Args:
+        requests: client of the API server.
+    """
+
+    backend = "kubernetes"
     many: ClassVar[int] = MANY
+    several = True
+    capabilities = frozenset({CAS, FENCING, SHARED})
+    max_bytes = kubestore.MAX_BYTES
     exempt: ClassVar[Mapping[str, str]] = {
-        "PS-32": "its lock keeps out every second process, stale or not"
+        "PS-33": "the kubeconfig decides how the API server is reached"
     }
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, requests: ApiRequests) -> None:
         super().__init__()
-        self.roots = {instance_name("file", {"n": n}): folder / n for n in "ab"}
+        self.requests = requests
 
-    def stores(self) -> Mapping[str, Store]:
-        return {name: FileStore(root) for name, root in self.roots.items()}
+    def stores(self) -> Mapping[str, KubeStore]:
+        context = BackendContext(requests=self.requests)
+        stores = [
+            KubeStore(kubestore.CONFIG_MAPS, KubernetesConfig(namespace=namespace), context)
+            for namespace in ("default", "kube-system")
+        ]
+        return {instance_name("kubernetes", store.identity()): store for store in stores}
 
     async def exposed(self) -> Any:
-        for root in self.roots.values():
-            root.mkdir(mode=0o755)
         return self.make()
 
     async def damage(self, provider: Any, instance: str, kind: GVK, key: ObjectKey) -> None:
-        file = self.roots[instance] / encode(HERE.cluster_uid) / StoragePlace(kind, key).path
-        file.write_bytes(flipped(file.read_bytes()))
+        store = self.stores()[instance]
+        path = f"{store._path}/{store._name_of(*kind, key)}"
+        item = json.loads(await self.requests.request("GET", path))
+        body = zlib.decompress(base64.b64decode(item["binaryData"][kubestore.FIELD]))
+        changed = base64.b64encode(zlib.compress(flipped(body))).decode()
+        item["binaryData"][kubestore.FIELD] = changed
+        await self.requests.request("PUT", path, body=json.dumps(item).encode())
 
 
 class SqliteHarness(StoreHarness):

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import pytest_asyncio
 
-from ccm.persistence import objects
-from ccm.persistence.interface import GVK, MachineId, ObjectKey, PersistenceProviderStatus
+from ccm.app.clients import ProviderClient
+from ccm.kube.client import Client
+from ccm.kube.config import load
+from ccm.kube.transport import Transport
+from ccm.persistence import errors, objects
+from ccm.persistence.interface import (
+    ABSENT,
+    GVK,
+    MachineId,
+    ObjectKey,
+    PersistenceProviderStatus,
+)
 from ccm.persistence.objects import StoragePlace, to_canonical_json
 from ccm.persistence.secrets import SEALED, EncryptedSecretStore
-from ccm.testing.persistence_contract import ROWS, PersistenceContract
-from ccm.testing.persistence_harness import PersistenceHarness, StoreHarness
+from ccm.testing.persistence_contract import KIND, ROWS, PersistenceContract, thing
+from ccm.testing.persistence_harness import HERE, PersistenceHarness, StoreHarness
+from tests import servers
 from tests.contract.persistence import buckets, secrets, stores
+from tests.contract.persistence.cluster import Cluster
 from tests.storage import Database
 
 NO_VERSIONS = "it has no versions of its own; rotation uses those of the storage inside"
@@ -128,7 +141,7 @@ def s3(request: pytest.FixtureRequest, folder: Path) -> buckets.S3Harness:
 
 STORAGE: dict[str, Callable[[pytest.FixtureRequest, Path], StoreHarness]] = {
     "memory": lambda *_: stores.MemoryHarness(),
-    "file": lambda _, folder: stores.FileHarness(folder),
+    "kubernetes": lambda *_: stores.KubernetesHarness(Cluster()),
     "sqlite": lambda _, folder: stores.SqliteHarness(folder),
     "postgres": postgres,
     "s3": s3,
@@ -142,12 +155,53 @@ class TestStorage(PersistenceContract):
         return STORAGE[request.param](request, tmp_path)
 
 
+class TestKubernetes(PersistenceContract):
+    """ConfigMaps of an API server."""
+
+    @pytest_asyncio.fixture
+    async def harness(self, api_server: servers.ApiServer) -> AsyncIterator[PersistenceHarness]:
+        cluster = load(str(api_server.kubeconfig_path), "", environ={})
+        async with Transport(cluster) as transport:
+            yield stores.KubernetesHarness(ProviderClient(Client(transport)))
+
+
 class TestEncrypted(PersistenceContract):
     @pytest.fixture(
         params=[n if n == "memory" else pytest.param(n, marks=pytest.mark.soak) for n in STORAGE]
     )
     def harness(self, request: pytest.FixtureRequest, tmp_path: Path) -> PersistenceHarness:
         return sealed_over(STORAGE[request.param](request, tmp_path))
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=GROUPS.get(n, ())) for n in STORAGE])
+async def test_text_that_databases_refuse_is_refused_before_any_request(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """NUL and surrogates in names, kinds and versions; the storage stays up."""
+    provider = STORAGE[name](request, tmp_path).make()
+    await provider.initialize(HERE)
+    first, _ = provider.instances()
+    key, _ = await provider.put_versioned(first, thing(), expect=ABSENT)
+    objects = [
+        thing("a\0b"),
+        thing("\ud800"),
+        thing(namespace="a\0b"),
+        thing() | {"kind": "K\0"},
+        thing() | {"apiVersion": "v\ud800"},
+    ]
+    kinds = [KIND._replace(kind="K\0"), KIND._replace(group="\ud800")]
+    versions: list[Any] = ["a\0b", "\ud800", 5]
+    for call in (
+        *(provider.put_object(first, obj) for obj in objects),
+        *(provider.get_object(first, kind, key) for kind in kinds),
+        *(provider.delete_object(first, kind, key) for kind in kinds),
+        *(provider.get_all_objects(first, kind) for kind in kinds),
+        *(provider.put_versioned(first, thing(), expect=version) for version in versions),
+    ):
+        with pytest.raises(errors.InvalidObject):
+            await call
+    assert (await provider.instance_status(first)).status
+    await provider.close()
 
 
 def test_every_contract_id_has_a_case() -> None:

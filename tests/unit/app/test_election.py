@@ -162,6 +162,24 @@ async def test_lost_lease_expires_the_guard_and_ends_the_process(how: str) -> No
     assert replica.ends.at == ends
 
 
+async def test_next_epoch_is_given_only_to_the_holder_of_the_lease(replica: Replica) -> None:
+    """The Lease is read from the API server: this process may not know yet that it was lost."""
+    assert await replica.election.next_epoch(7) == 8
+
+    replica.server.hold("thief")
+
+    assert await replica.election.next_epoch(7) is None
+
+
+async def test_next_epoch_needs_no_lease_without_leader_election() -> None:
+    replica = Replica("--leader-elect=false")
+    await settle()
+
+    assert await replica.election.next_epoch(7) == 8
+    assert replica.server.calls == []
+    await replica.stop()
+
+
 async def test_released_lease_disarms_the_watchdog() -> None:
     replica = Replica()
     await settle()

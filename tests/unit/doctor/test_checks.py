@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -224,9 +225,10 @@ async def test_blocked_deletions_are_reported(
 
 # --- storage ------------------------------------------------------------------------------------
 
-TWO = "instances: [{file: {root: HERE/s}}, {sqlite: {path: HERE/q/x.db}}]"
+ONE = "instances: [{sqlite: {path: HERE/q/x.db}}]\n"
 SECRETS = (
-    "\nsecrets: {encrypted: {key_files: [HERE/new, HERE/old], storage: {file: {root: HERE/v/s}}}}\n"
+    "secrets: {encrypted: {key_files: [HERE/new, HERE/old], "
+    "storage: {sqlite: {path: HERE/v/s/x.db}}}}\n"
 )
 
 
@@ -243,20 +245,34 @@ async def stored(folder: Path, text: str, uid: str = "u-1") -> CheckFinding:
 
 
 async def test_storage_check_reports_owner_latency_and_faults(tmp_path: Path) -> None:
-    found = await stored(tmp_path, TWO)
+    found = await stored(tmp_path, ONE)
 
     assert (found.severity, found.message) == (
         Severity.OK,
         "storage belongs to this cluster and is writable",
     )
-    assert [line.partition("-")[0] for line in found.details] == ["file", "sqlite"]
-    assert all("up, " in line and "up, 0.0 ms" not in line for line in found.details)
-    assert not list((tmp_path / "s").rglob("doctor.json"))
-    foreign = await stored(tmp_path, TWO, uid="u-2")
+    (line,) = found.details
+    assert line.startswith("sqlite-")
+    assert "up, " in line
+    assert "up, 0.0 ms" not in line
+    with closing(sqlite3.connect(tmp_path / "q" / "x.db")) as db:
+        assert db.execute("SELECT count(*) FROM objects").fetchone() == (0,)
+    foreign = await stored(tmp_path, ONE, uid="u-2")
     assert foreign.severity is Severity.FAIL
     assert "belongs to the cluster u-1, not to u-2" in foreign.message
     assert (await stored(tmp_path, "instances: []")).severity is Severity.FAIL
     assert (await stored(tmp_path, "")).severity is Severity.OK
+
+
+async def test_storage_check_uses_the_epoch_in_storage(tmp_path: Path) -> None:
+    """It is higher than the count of a recreated Lease; a higher one would stop the daemon."""
+    await stored(tmp_path, ONE)
+    with closing(sqlite3.connect(tmp_path / "q" / "x.db")) as db, db:
+        db.execute("UPDATE instance SET epoch = 9")
+
+    assert (await stored(tmp_path, ONE)).severity is Severity.OK
+    with closing(sqlite3.connect(tmp_path / "q" / "x.db")) as db:
+        assert db.execute("SELECT epoch FROM instance").fetchone() == (9,)
 
 
 @pytest.mark.parametrize(
@@ -270,7 +286,7 @@ async def test_secret_storage_is_checked(
         (tmp_path / name).write_bytes(name[:1].encode() * 32)
         (tmp_path / name).chmod(0o400)
 
-    found = await stored(tmp_path, TWO + SECRETS.replace("HERE/v/", f"HERE/{folder}/"))
+    found = await stored(tmp_path, ONE + SECRETS.replace("HERE/v/", f"HERE/{folder}/"))
 
     assert found.severity is verdict
     assert found.details[-1].endswith(end)

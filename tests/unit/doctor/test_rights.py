@@ -308,3 +308,40 @@ def test_kubermatic_component_grants_the_additional_permissions() -> None:
 
     rest = rules(wanted) - rules(needed_permissions(given()))
     assert rest == granted("components", "kubermatic", "rbac.yaml")
+
+
+def persisting(folder: Path, text: str) -> set[Rule]:
+    """Permissions that a file of `--persistence-config` adds."""
+    file = folder / "persistence.yaml"
+    file.write_text(text)
+    wanted = needed_permissions(given(f"--persistence-config={file}"))
+    return rules(wanted) - rules(needed_permissions(given()))
+
+
+def test_persistence_component_grants_the_additional_permissions(tmp_path: Path) -> None:
+    added = persisting(tmp_path, "instances: [{kubernetes: {}}]")
+    also = ("", "configmaps", "", "kube-system", "create")  # the base has it, too
+
+    assert granted("components", "persistence", "rbac.yaml") == {*added, also}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("instances: [{memory: {}}]", set()),
+        ("instances: [{kubernetes: }]", {("configmaps", "kube-system")}),
+        ("instances: [{kubernetes: {namespace: a}}]", {("configmaps", "a")}),
+        (
+            "instances: [{memory: {}}]\nsecrets: {kubernetes: {namespace: b}}",
+            {("secrets", "b")},
+        ),
+        ("instances: 5", set()),
+    ],
+)
+def test_permissions_of_stored_objects_follow_the_file(
+    tmp_path: Path, text: str, expected: set[tuple[str, str]]
+) -> None:
+    added = persisting(tmp_path, text) - {("", "namespaces", "kube-system", "", "get")}
+
+    assert {(resource, namespace) for _, resource, _, namespace, _ in added} == expected
+    assert {verb for *_, verb in added} <= {"get", "list", "create", "update", "delete"}

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from ccm.persistence.engine import StoreProvider
-from ccm.persistence.file import FileStore
 from ccm.persistence.objects import instance_name
 from ccm.persistence.sqlite import SqliteStore
 from ccm.persistence.store import Store
@@ -20,7 +19,6 @@ __all__ = ["HERE", "KIND", "LOCAL", "NAME", "opened", "provider", "thing"]
 NAME = instance_name("test", {})
 
 LOCAL: dict[str, Callable[[Path], Store]] = {
-    "file": lambda folder: FileStore(folder / "store"),
     "sqlite": lambda folder: SqliteStore(folder / "store" / "x.db"),
 }
 """Storage of this machine."""

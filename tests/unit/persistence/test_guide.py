@@ -10,6 +10,6 @@ def test_persistence_guide_names_every_metric() -> None:
     text = GUIDE.read_text()
     named = [one for one in vars(engine).values() if hasattr(one, "describe")]
 
-    assert len(named) == 7
+    assert len(named) == 5
     for metric in named:
         assert metric.describe()[0].name in text

@@ -1,6 +1,6 @@
 """Killed writers: a process that forks one writer after the other and checks the storage.
 
-    python -m tests.unit.persistence.writers file|sqlite FOLDER TIMES
+    python -m tests.unit.persistence.writers sqlite FOLDER TIMES
 
 prints the number of killed writers; fails at the first acknowledged object that is missing.
 """

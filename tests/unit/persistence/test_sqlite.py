@@ -1,0 +1,203 @@
+"""SQLite: moved and damaged files, network file systems, and files with many objects."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ccm.base import clock
+from ccm.persistence import errors, local
+from ccm.persistence.engine import StoreProvider
+from ccm.persistence.sqlite import SqliteStore
+from tests.unit.persistence.helpers import KIND, NAME, opened, thing
+from tests.waiting import DEADLINE_S
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "store" / "x.db"
+
+
+def move(file: Path) -> None:
+    file.rename(file.with_name("moved.db"))
+
+
+def replace(file: Path) -> None:
+    copy = file.with_name("copy.db")
+    shutil.copy(file, copy)
+    copy.rename(file)
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not await condition():
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("change", [move, replace, os.unlink])
+async def test_file_that_lost_its_path_takes_no_more_writes(
+    file: Path, change: Callable[[Path], None]
+) -> None:
+    """The next process would not find them."""
+    async with opened(SqliteStore(file), probe_s=3600) as store:
+        key = await store.put_object(NAME, thing())
+        change(file)
+        for call in (
+            store.put_object(NAME, thing("two")),
+            store.delete_object(NAME, KIND, key),
+        ):
+            with pytest.raises(errors.BackendUnavailable, match="moved, deleted or replaced"):
+                await call
+        assert not (await store.instance_status(NAME)).status
+        assert await store.get_all_objects(NAME, KIND) == [thing()]
+
+
+async def test_probe_notices_that_the_file_was_moved_away_and_back(file: Path) -> None:
+    async with opened(SqliteStore(file), probe_s=0.01) as store:
+
+        async def is_up() -> bool:
+            return (await store.instance_status(NAME)).status
+
+        async def is_down() -> bool:
+            return not await is_up()
+
+        move(file)
+        await until(is_down)
+        file.with_name("moved.db").rename(file)
+        await until(is_up)
+        await store.put_object(NAME, thing())
+
+
+async def pragma(store: StoreProvider, name: str) -> Any:
+    held: Any = store._instances[NAME].store
+    return await held._worker.run(held._pragma, name)
+
+
+async def test_journal_on_a_network_file_system_is_a_rollback_journal(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that had a write-ahead log is converted."""
+    async with opened(SqliteStore(file)) as store:
+        assert (await pragma(store, "journal_mode"), await pragma(store, "synchronous")) == (
+            "wal",
+            2,
+        )
+        await store.put_object(NAME, thing())
+    monkeypatch.setattr(local, "is_on_network", lambda _: True)
+    async with opened(SqliteStore(file)) as store:
+        assert (await pragma(store, "journal_mode"), await pragma(store, "synchronous")) == (
+            "delete",
+            3,
+        )
+        await store.put_object(NAME, thing("two"))
+        assert len(await store.get_all_objects(NAME, KIND)) == 2
+    damage(file)
+    with pytest.raises(errors.BackendDead, match="damaged"):
+        async with opened(SqliteStore(file)):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("nfs4", True), ("cifs", True), ("fuse.sshfs", True), ("ext4", False), ("fuseblk", False)],
+)
+def test_network_file_systems_are_recognised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, expected: bool
+) -> None:
+    device = os.stat(tmp_path).st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    mounts = (
+        "22 27 0:9999 / /other rw - nfs4 server:/other rw\n"
+        f"31 27 {number} / /a\\040b rw,relatime shared:1 - {kind} server:/x rw\n"
+    )
+    monkeypatch.setattr(Path, "read_text", lambda _: mounts)
+
+    assert local.is_on_network(tmp_path) is expected
+
+
+def damage(file: Path) -> None:
+    """Overwrite the last page of the file, which opening it does not read."""
+    body = bytearray(file.read_bytes())
+    body[-4096:] = b"\xff" * 4096
+    file.write_bytes(body)
+
+
+async def test_damage_found_after_opening_stops_all_calls(file: Path) -> None:
+    async with opened(SqliteStore(file)) as store:
+        for at in range(200):
+            await store.put_object(NAME, thing(f"n{at}", fill="x" * 500))
+    damage(file)
+    async with opened(SqliteStore(file), probe_s=0.01) as store:
+
+        async def is_dead() -> bool:
+            try:
+                await store.put_object(NAME, thing("n0"))
+            except errors.BackendDead as error:
+                return "is damaged; see the recovery guide" in str(error)
+            except errors.BackendUnavailable:
+                pass
+            return False
+
+        await until(is_dead)
+        assert not (await store.instance_status(NAME)).status
+        with pytest.raises(errors.BackendDead):
+            await store.get_all_objects(NAME, KIND)
+
+
+async def test_open_and_writes_do_not_wait_for_the_integrity_check(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checking, ends = threading.Event(), threading.Event()
+
+    def slowly(*_: object) -> bool:
+        checking.set()
+        return ends.wait(DEADLINE_S)
+
+    monkeypatch.setattr(SqliteStore, "_is_intact", slowly)
+    try:
+        async with opened(SqliteStore(file)) as store:
+            assert await asyncio.to_thread(checking.wait, DEADLINE_S)
+            await store.put_object(NAME, thing())
+            assert not ends.is_set()
+    finally:
+        ends.set()
+
+
+MANY = 1_000_000
+
+
+def rows() -> Iterator[tuple[Any, ...]]:
+    for at in range(MANY):
+        yield (*KIND, f"default/n{at:07}", f"{at}", 0, b"x" * 300)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+async def test_a_million_objects_are_opened_within_two_seconds(file: Path) -> None:
+    """With a cold cache. Closing the file ends the integrity check."""
+    async with opened(SqliteStore(file)):
+        pass
+    with closing(sqlite3.connect(file)) as db, db:
+        db.executemany("INSERT INTO objects VALUES(?, ?, ?, ?, ?, ?, ?)", rows())
+    handle = os.open(file, os.O_RDONLY)
+    os.fsync(handle)
+    os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(handle)
+
+    began = clock.monotonic()
+    async with opened(SqliteStore(file)) as store:
+        took_s = clock.monotonic() - began
+        await store.put_object(NAME, thing())
+    closed_s = clock.monotonic() - began
+
+    print(f"\n{MANY} objects: opened in {took_s:.2f} s, closed after {closed_s:.2f} s")
+    assert took_s <= 2
