@@ -169,14 +169,11 @@ class Election:
         Raises:
             KubeError: the lease cannot be read.
         """
-        identity, transitions = self.writer()
-        if self._options.leader_elect:
-            lease = await self._leases.get(
-                self._options.leader_elect_resource_name,
-                namespace=self._options.leader_elect_resource_namespace,
-            )
-            held = (lease.spec.holder_identity, lease.spec.lease_transitions or 0)
-            if held != (identity, transitions):
+        options = self._options
+        if options.leader_elect:
+            namespace = options.leader_elect_resource_namespace
+            lease = await self._leases.get(options.leader_elect_resource_name, namespace=namespace)
+            if lease.spec.holder_identity != self._identity:
                 return None
         return stored + 1
 

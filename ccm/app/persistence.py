@@ -102,14 +102,8 @@ class Backend:
 
     def __init__(self, name: str, provider: Any, methods: Sequence[str] = METHODS) -> None:
         require(name, provider, methods)
-        instances = tuple(provider.instances())
-        if len(instances) != 1:
-            raise BackendDead(
-                f"persistence backend {name!r} has {len(instances)} instances for one entry of the "
-                "file; install a version for this kube-ccm"
-            )
         self.provider = provider
-        self.instance: str = instances[0]
+        (self.instance,) = provider.instances()
         self.is_open = False
         self.fault = ""
         self.tried = asyncio.Event()
@@ -351,12 +345,14 @@ def stored_in_cluster(file: str, namespace: str) -> Iterator[tuple[str, str]]:
     """
     try:
         config = _read(file) if file else IN_CLUSTER
+        entries = [("configmaps", entry) for entry in config.instances]
+        entries += [("secrets", config.secrets)] if config.secrets else []
+        for resource, entry in entries:
+            name, settings = _single_entry(entry, resource)
+            if name == "kubernetes":
+                yield resource, settings.get("namespace") or namespace
     except ConfigError:
         return
-    for resource, entries in (("configmaps", config.instances), ("secrets", [config.secrets])):
-        for entry in entries:
-            if entry and "kubernetes" in entry:
-                yield resource, (entry["kubernetes"] or {}).get("namespace") or namespace
 
 
 @contextmanager

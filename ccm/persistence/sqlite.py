@@ -15,19 +15,19 @@ after it was opened: for a million objects, the check takes half a minute.
 from __future__ import annotations
 
 import asyncio
-import math
 import os
+import shutil
 import sqlite3
 import threading
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
 from ccm.base.log import logger
-from ccm.base.tasks import cancel_and_join, spawn
+from ccm.base.tasks import spawn
 from ccm.persistence import envelope, local
 from ccm.persistence.engine import StoreProvider, build_provider
 from ccm.persistence.envelope import StoreEntry
@@ -96,6 +96,7 @@ class SqliteStore:
         """See `Store.open`."""
         await self._stop_check()
         if await self._worker.run(self._open, claim):
+            self._stops_check = threading.Event()
             self._checking = spawn(self._check(), name="persistence-sqlite-check")
 
     async def probe(self) -> None:
@@ -129,9 +130,8 @@ class SqliteStore:
 
     async def _check(self) -> None:
         """Check the integrity of the file in another thread; after a fault, refuse all calls."""
-        self._stops_check = stops = threading.Event()
         try:
-            self._is_damaged = not await asyncio.to_thread(self._is_intact, stops)
+            self._is_damaged = not await asyncio.to_thread(self._is_intact)
         except (sqlite3.Error, OSError) as error:
             self._is_damaged = getattr(error, "sqlite_errorname", "") in _CORRUPTION_CODES
         if self._is_damaged:
@@ -139,12 +139,13 @@ class SqliteStore:
 
     async def _stop_check(self) -> None:
         self._stops_check.set()
-        await cancel_and_join(self._checking)
+        if self._checking is not None:  # not cancelled: its thread would keep the file open
+            await self._checking
 
-    def _is_intact(self, stops: threading.Event) -> bool:
+    def _is_intact(self) -> bool:
         uri = f"{self._path.as_uri()}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_MS / 1000)) as db:
-            db.set_progress_handler(stops.is_set, CHECK_STEPS)
+            db.set_progress_handler(self._stops_check.is_set, CHECK_STEPS)
             return bool(db.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok")
 
     # Run in the worker thread
@@ -292,8 +293,10 @@ class SqliteStore:
         """Return an error text without the data that was written."""
         name = getattr(error, "sqlite_errorname", None) or getattr(error, "strerror", None)
         text = f"SQLite operation failed: {name or type(error).__name__}"
-        if name == "SQLITE_FULL" or _free_bytes(self._path.parent) < MIN_FREE_BYTES:
-            text += f"; no space for {self._path}: free some, deletions and opening need it, too"
+        with suppress(OSError):
+            free_bytes = shutil.disk_usage(self._path.parent).free
+            if name == "SQLITE_FULL" or free_bytes < MIN_FREE_BYTES:
+                text += f"; no space for {self._path}: free some, deletions need it, too"
         return text
 
 
@@ -303,14 +306,6 @@ def _inode_of(path: Path) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     return status.st_dev, status.st_ino
-
-
-def _free_bytes(folder: Path) -> float:
-    try:
-        status = os.statvfs(folder)
-    except OSError:
-        return math.inf
-    return status.f_bavail * status.f_frsize
 
 
 @backend(config=SqliteConfig)

@@ -18,7 +18,6 @@ from ccm.app.provider import Misconfigured
 from ccm.base import clock
 from ccm.kube import errors
 from ccm.kube.client import Client
-from ccm.persistence.engine import StoreProvider
 from ccm.persistence.envelope import WriterIdentity
 from ccm.persistence.errors import BackendDead, BackendUnavailable
 from ccm.persistence.memory import MemoryStore
@@ -362,11 +361,6 @@ async def test_storage_of_another_cluster_is_reported_and_not_used(tmp_path: Pat
     assert "belongs to the cluster" in told.call_args.args[2]
 
 
-class Two(StoreProvider):
-    def __init__(self) -> None:
-        super().__init__("memory", {instance_name("memory", {"n": n}): MemoryStore() for n in "ab"})
-
-
 class Half:
     def instances(self) -> list[str]:
         return [instance_name("half", {})]
@@ -375,5 +369,3 @@ class Half:
 def test_backend_that_does_not_fit_is_refused_by_name() -> None:
     with pytest.raises(BackendDead, match="'half' lacks the method initialize, instance_status"):
         Backend("half", Half())
-    with pytest.raises(BackendDead, match="'two' has 2 instances for one entry"):
-        Backend("two", Two())

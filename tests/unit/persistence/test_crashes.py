@@ -11,11 +11,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ccm.persistence import errors, sqlite
+from ccm.persistence import errors
 from ccm.persistence.engine import StoreProvider
 from ccm.persistence.objects import StoragePlace, key_of
 from tests.unit.persistence.helpers import HERE, KIND, LOCAL, NAME, opened, thing
@@ -151,7 +152,8 @@ async def test_error_on_a_full_file_system_says_so(
     async with opened(LOCAL["sqlite"](tmp_path), probe_s=3600) as store:
         key = await store.put_object(NAME, thing())
         held: Any = store._instances[NAME].store
-        monkeypatch.setattr(sqlite, "_free_bytes", lambda _: free)
+        usage = SimpleNamespace(free=free)
+        monkeypatch.setattr("ccm.persistence.sqlite.shutil.disk_usage", lambda _: usage)
 
         def refuse(*_: object) -> None:
             raise sqlite3.OperationalError("disk I/O error")
