@@ -298,7 +298,7 @@ async def test_unavailable_storage_blocks_creations_or_degrades_by_policy(tmp_pa
         assert told.call_count == 1
         assert (kind, reason) == ("Warning", "PersistenceUnavailable")
         assert ("creations are blocked" in message) is is_ill
-        assert "Not a directory" in message
+        assert "File exists" in message
 
 
 def test_persistence_modules_are_not_imported_without_the_flag() -> None:
