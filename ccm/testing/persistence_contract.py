@@ -41,7 +41,7 @@ from ccm.testing.persistence_harness import (
 
 __all__ = ["KIND", "PATIENCE_S", "PersistenceContract"]
 
-KIND = GVK("journal.ccm", "v1", "CloudResource")
+KIND = GVK("contract.ccm", "v1", "Thing")
 ODD = ("a:b", "Upper", "upper", "100%", ".hidden", "x" * 253, "ünï-☃", "a/b", "..", "~", "_")
 NEEDLE = "s3cr3t-needle-in-the-hay"
 
@@ -106,7 +106,7 @@ class ObjectCases:
     async def test_scopes(self, provider: Any, first: str) -> None:
         """PS-17: Namespace, group, version and kind distinguish objects."""
         others = [
-            thing() | {"apiVersion": "journal.ccm/v1beta1"},
+            thing() | {"apiVersion": "contract.ccm/v1beta1"},
             thing() | {"apiVersion": "v1"},
             thing() | {"kind": "Other"},
             thing(namespace="other"),
@@ -115,7 +115,7 @@ class ObjectCases:
         for obj in (thing(), *others):
             await provider.put_object(first, obj)
 
-        beta = GVK("journal.ccm", "v1beta1", KIND.kind)
+        beta = GVK("contract.ccm", "v1beta1", KIND.kind)
         assert await provider.get_all_objects(first, beta) == [others[0]]
         assert len(await provider.get_all_objects(first, KIND)) == 3
 

@@ -21,12 +21,12 @@ from ccm.kube.config import load
 from ccm.kube.transport import Transport
 from ccm.persistence import errors, kubesecrets, kubestore
 from ccm.persistence.envelope import WriterIdentity
-from ccm.persistence.interface import ABSENT, GVK
+from ccm.persistence.interface import ABSENT
 from ccm.persistence.kubestore import ANNOTATION, LABEL, KubernetesConfig
 from ccm.persistence.registry import BackendContext, BackendFactory
 from ccm.persistence.secrets import RotationReport
 from ccm.sandbox import realserver
-from ccm.testing.persistence_contract import thing
+from ccm.testing.persistence_contract import KIND, thing
 from ccm.testing.persistence_harness import HERE
 from tests import servers
 from tests.envtest import assets
@@ -150,9 +150,6 @@ async def test_the_secret_store_pages_rotates_fences_and_deletes(
         assert await new.list_secrets(instance) == []
         assert await new.get_secret(instance, keys[0]) is None
     assert await _names(api_server) == []
-
-
-KIND = GVK("journal.ccm", "v1", "CloudResource")
 
 
 @pytest.mark.both_servers
