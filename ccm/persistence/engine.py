@@ -334,8 +334,8 @@ class StoreProvider:
             self._dead = "; ".join(map(str, fatal or faults)) or "no instance is configured"
             for instance in self._instances.values():
                 instance.mark_down(self._dead)
-            error = BackendDead if fatal else NoInstanceReachable
-            raise error(self._dead) from (faults[0] if faults else None)
+            kind = BackendDead if fatal else NoInstanceReachable
+            raise kind(self._dead) from (faults[0] if faults else None)
 
     async def _probe_all(self) -> None:
         while True:

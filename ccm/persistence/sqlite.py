@@ -210,7 +210,7 @@ class SqliteStore:
         self._db.execute(f"PRAGMA synchronous={level}")
         if self._pragma("synchronous") != level:
             raise BackendDead(f"{self._path}: SQLite cannot make writes durable here")
-        return mode == "wal"
+        return bool(mode == "wal")
 
     def _make_tables(self, claim: Claim) -> None:
         for statement in filter(str.strip, _TABLES.split(";")):
