@@ -122,9 +122,9 @@ async def test_the_secret_store_pages_rotates_fences_and_deletes(
     monkeypatch.setattr(kubestore, "PAGE", 2)
     async with opened(api_server, 3) as old, opened(api_server, 4) as new:
         (instance,) = old.instances()
-        keys = [await old.put_secret(instance, f"n{at}", DATA) for at in range(5)]
+        keys = [await new.put_secret(instance, f"n{at}", DATA) for at in range(5)]
         assert sorted(await old.list_secrets(instance)) == sorted(keys)
-        assert await new.get_secret(instance, keys[0]) == DATA
+        assert await old.get_secret(instance, keys[0]) == DATA
         assert await new.rotate(instance) == RotationReport(rewritten=5)
         assert await new.get_secret(instance, keys[4]) == DATA
 
