@@ -37,6 +37,7 @@ from ccm.app.election import Election, load_migration
 from ccm.app.health import DaemonState
 from ccm.app.http import ServerContext, serving
 from ccm.app.options import Options, migration
+from ccm.app.options.generic import JOURNAL_OFF
 from ccm.base import log
 from ccm.base.drain import Drain
 from ccm.base.lease_guard import Watchdog
@@ -45,6 +46,7 @@ from ccm.kube import config as kube_config
 from ccm.kube.transport import Transport
 
 if TYPE_CHECKING:
+    from ccm.app.journal import DaemonJournal
     from ccm.app.persistence import PersistenceStores
 
 Serve = Callable[[ServerContext], AbstractAsyncContextManager[asyncio.Task[None]]]
@@ -101,7 +103,7 @@ async def run(options: Options, environ: Mapping[str, str], serve: Serve = servi
             signatures=since,
             closed=closed,
         )
-        if options.persistence_config:
+        if options.persistence_config or options.journal != JOURNAL_OFF:
             await asyncio.to_thread(daemon.load_persistence, clients)
         context = ServerContext(
             options=options,
@@ -219,6 +221,7 @@ class Daemon:
         }
         self._closed = closed
         self._stores: PersistenceStores | None = None
+        self._journal: DaemonJournal | None = None
         self._events = EventRecorders(clients.named(EVENTS), [cluster.events for cluster in others])
         self._election = Election(options, clients, self._events, self.vitals, self.watchdog)
         self._controllers = ControllerRunner(
@@ -274,13 +277,14 @@ class Daemon:
         async with (
             nullcontext()
             if self._stores is None
-            else self._stores.opened(self._options.cluster_name, *self._election.writer())
+            else self._stores.opened(self._options.cluster_name, *self._election.writer()),
+            nullcontext() if self._journal is None else self._journal.running(self._holder.handle),
         ):
             await self._controllers.run(self._holder.handle, self._election)
 
     def load_persistence(self, clients: ClientFactory) -> None:
-        """Read the persistence configuration. Raises Misconfigured."""
-        from ccm.app import persistence  # needed only with `--persistence-config`
+        """Read the persistence configuration, and prepare the journal. Raises Misconfigured."""
+        from ccm.app import journal, persistence  # needed only with these flags
 
         self._stores = persistence.PersistenceStores(
             self._options.persistence_config,
@@ -291,6 +295,10 @@ class Daemon:
             next_epoch=self._election.next_epoch,
         )
         self.vitals.persistence = self._stores.health
+        if self._options.journal != JOURNAL_OFF:
+            self._journal = journal.DaemonJournal(
+                self._options.journal, self._stores, self._election.record_event
+            )
 
     async def _watch_provider(self) -> None:
         """Serve webhooks and reload the provider's files until cancelled.

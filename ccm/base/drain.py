@@ -93,6 +93,14 @@ _DRAIN: ContextVar[Drain | None] = ContextVar("drain", default=None)
 _UNIT: ContextVar[_Unit | None] = ContextVar("unit", default=None)
 
 
+def exempt() -> None:
+    """Exempt the current task, and tasks it starts later, from the drain.
+
+    For the task that stores records of changes: the records must follow the last change.
+    """
+    _DRAIN.set(None)
+
+
 class unit:  # noqa: N801 - reads like a function; no generator, because it wraps each reconcile
     """Context manager of a unit of work.
 

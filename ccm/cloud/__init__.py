@@ -89,6 +89,10 @@ from ccm.cloud.interface import PVLabeler as PVLabeler
 from ccm.cloud.interface import Routes as Routes
 from ccm.cloud.interface import SetInformers as SetInformers
 from ccm.cloud.interface import Zones as Zones
+from ccm.cloud.journal import JournalPart as JournalPart
+from ccm.cloud.journal import JournalParts as JournalParts
+from ccm.cloud.journal import PartJournal as PartJournal
+from ccm.cloud.journal import PartRequest as PartRequest
 from ccm.cloud.kubermatic import DeclaredSpec as DeclaredSpec
 from ccm.cloud.kubermatic import ErrorReason as ErrorReason
 from ccm.cloud.kubermatic import InstanceNotFound as InstanceNotFound

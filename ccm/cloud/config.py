@@ -16,6 +16,7 @@ import msgspec
 
 from ccm.base import credentials, files, redact
 from ccm.cloud import errors
+from ccm.cloud.journal import PartJournal
 from ccm.cloud.settings import ConfigError, Fields, from_environment
 from ccm.model import Node, ObjectReference, Service, names
 from ccm.model.cidr import Network
@@ -73,6 +74,7 @@ class Context:
         pod_ranges: the ranges of `--cluster-cidr`, whose Pods need routes; empty with
             `--configure-cloud-routes=false`.
         events: recorder for `warn`; None without a cluster, as in contract tests.
+        journal: recorder of the resources that a load balancer or VM needs besides itself.
         followed: the files passed to `follow`, with their signatures at the time of the call.
     """
 
@@ -83,6 +85,7 @@ class Context:
     environ: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     pod_ranges: Sequence[Network] = ()
     events: EventSink | None = field(default=None, repr=False, compare=False)
+    journal: PartJournal = field(default_factory=PartJournal, repr=False, compare=False)
     followed: dict[Path, files.Signature] = field(default_factory=dict, repr=False, compare=False)
     _readers: dict[str, ApiClient] = field(
         default_factory=dict, init=False, repr=False, compare=False

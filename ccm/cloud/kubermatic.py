@@ -36,6 +36,7 @@ from ccm.base import clock
 from ccm.cloud import errors
 from ccm.cloud.blocking import blocking, invoke
 from ccm.cloud.configvar import Lookup, Reference, Resolver, decode, references, to_json
+from ccm.cloud.journal import JournalParts, PartRequest
 from ccm.cloud.machines import (
     Credentials,
     DeleteMachineResponse,
@@ -57,7 +58,7 @@ from ccm.cloud.machines import (
 from ccm.model import NodeAddress
 
 S = TypeVar("S", bound=msgspec.Struct)
-R = TypeVar("R", MachineRequest, ListMachinesRequest)
+R = TypeVar("R", MachineRequest, ListMachinesRequest, PartRequest)
 
 # --- errors -------------------------------------------------------------------------------------
 
@@ -1016,6 +1017,8 @@ class KubermaticDriver(Driver[Any]):
         if isinstance(driver, MachineMetricsUpdate):
             # An attribute, so that the wrapper has the optional interface only if the driver has.
             self.set_metrics_for_machines = self._set_metrics_for_machines
+        if isinstance(driver, JournalParts):
+            self.find_part, self.delete_part = self._find_part, self._delete_part
 
     async def create_machine(self, req: MachineRequest) -> MachineInfo:
         """See `MachineDriver.create_machine`; an invalid spec creates nothing."""
@@ -1103,6 +1106,13 @@ class KubermaticDriver(Driver[Any]):
         if not isinstance(self.spi, MachineMetrics):
             return {"size": ""}
         return self.spi.machine_metrics_labels(native)
+
+    async def _find_part(self, req: PartRequest) -> str | None:
+        part: str | None = await self.spi.find_part(self.converted(req))
+        return part
+
+    async def _delete_part(self, req: PartRequest) -> None:
+        await self.spi.delete_part(self.converted(req))
 
     async def _set_metrics_for_machines(self, requests: Sequence[MachineRequest]) -> None:
         converted = []

@@ -44,7 +44,7 @@ import msgspec
 from ccm.base.credentials import check_header_value
 from ccm.cloud.errors import CloudError, InvalidArgument, NotOwned, Unimplemented
 from ccm.cloud.operation import LISTING_S, operation
-from ccm.model import NodeAddress
+from ccm.model import NodeAddress, ObjectReference
 
 CHANGE_S = 300.0
 """Deadline in seconds of a call that creates or deletes a VM. Such a call sends a few requests and
@@ -208,6 +208,8 @@ class MachineRequest:
         adopts_unmarked: whether `check_owner` accepts a VM with the machine's name and no owner in
             its labels or tags.
         kubelet_version: version of the kubelet in the Machine; empty = not stated.
+        owner: reference to the machine object, for records; None: the request is about a VM
+            without one.
     """
 
     identity: Identity
@@ -220,6 +222,7 @@ class MachineRequest:
     is_imported: bool = False
     adopts_unmarked: bool = False
     kubelet_version: str = ""
+    owner: ObjectReference | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,6 +94,7 @@ class DriverClient:
             is_imported=machine.provider_id in machine_class.imports,
             adopts_unmarked=settings.adopt_unmarked,
             kubelet_version=machine.kubelet_version,
+            owner=self._caches.codec.machines.reference(machine),
         )
 
     async def call(self, method: Callable[[Any, *Args], Awaitable[T]], *args: *Args) -> T:

@@ -107,6 +107,10 @@ REASON_PERSISTENCE_DOWN = "PersistenceUnavailable"
 REASON_PERSISTENCE_UP = "PersistenceAvailable"
 """Events on the Lease: the storage of `--persistence-config` is down, or is up again. Ours."""
 
+REASON_JOURNAL_DOWN = "JournalUnavailable"
+REASON_JOURNAL_UP = "JournalAvailable"
+"""Events on the Lease: the journal is not written durably, or is written again. Ours."""
+
 REASON_ENSURING_BALANCER = "EnsuringLoadBalancer"
 REASON_ENSURED_BALANCER = "EnsuredLoadBalancer"
 REASON_DELETING_BALANCER = "DeletingLoadBalancer"

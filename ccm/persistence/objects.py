@@ -33,6 +33,10 @@ MAX_ENVELOPE = 2 << 20
 SECRET_NAMES = frozenset({"serviceaccount", "kubeconfig", "credentials", "userdata"})
 """Field names of credentials that `redact.is_secret_name` does not recognise."""
 
+SELF_REDACTED = "journal.ccm"
+"""Group of objects that are not searched for secrets: the journal redacts its texts, and keeps the
+names of resources even if a secret occurs in them."""
+
 NON_SECRET_NAMES = frozenset({"idempotencytoken", "continuetoken", "nextpagetoken"})
 """Field names without credentials that `redact.is_secret_name` takes for secrets."""
 
@@ -66,7 +70,7 @@ def validate(obj: Mapping[str, Any], *, sensitive: bool = False) -> bytes:
         raise InvalidObject("the object contains text that is not valid Unicode") from None
     if len(raw) > MAX_BYTES:
         raise ObjectTooLarge(f"the object has {len(raw)} bytes; the limit is {MAX_BYTES}")
-    if not sensitive:
+    if not (sensitive or kind.group == SELF_REDACTED):
         _check_no_secrets(kind, obj)
     return raw
 

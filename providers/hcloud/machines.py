@@ -198,6 +198,16 @@ PHASES: Mapping[str, cloud.Phase] = {
 
 Clients = cloud.Sessions[client.Client]
 
+JOURNAL = cloud.PartJournal()
+SSH_KEY, PLACEMENT_GROUP = "sshkey", "placementgroup"
+"""Kinds of parts in the journal."""
+
+PARTS: Mapping[str, tuple[str, type[client.Labelled]]] = {
+    SSH_KEY: ("ssh_keys", client.Labelled),
+    PLACEMENT_GROUP: ("placement_groups", client.PlacementGroup),
+}
+"""Kind of part -> table of the API, and type of its resources."""
+
 
 def open_clients(endpoint: str) -> Clients:
     """Return a pool of clients, one per set of credentials."""
@@ -205,7 +215,7 @@ def open_clients(endpoint: str) -> Clients:
 
 
 class HcloudMachines(cloud.Driver[Clients]):
-    """Implementation of `MachineDriver`, `SpecValidation` and `MachineMetrics`."""
+    """Implementation of `MachineDriver`, `SpecValidation`, `MachineMetrics` and `JournalParts`."""
 
     csi_driver = "csi.hetzner.cloud"
     # Kubermatic's machine-controller calls this cloud "hetzner".
@@ -295,6 +305,22 @@ class HcloudMachines(cloud.Driver[Clients]):
             except (cloud.Unauthenticated, cloud.PermissionDenied) as error:
                 faults.append(cloud.Problem(field="secretRef", message=str(error)))
         return faults
+
+    async def find_part(self, req: cloud.PartRequest) -> str | None:
+        """Return the ID of a key or an empty placement group with our labels: one request."""
+        async with self.spi.of(req.credentials, pool=req.identity.pool) as api:
+            part = await _find_part(api, req, self.marks)
+        return None if part is None else str(part.id)
+
+    async def delete_part(self, req: cloud.PartRequest) -> None:
+        """Delete the part that `find_part` finds: two requests, or one if there is none."""
+        # Locked, so that no server is created in the group in between.
+        async with (
+            self.spi.of(req.credentials, pool=req.identity.pool) as api,
+            self._group_lock(req.identity),
+        ):
+            if (part := await _find_part(api, req, self.marks)) is not None:
+                await _delete(api, f"/{PARTS[req.kind][0]}/{part.id}")
 
     def machine_metrics_labels(self, spec: Mapping[str, Any]) -> Mapping[str, str]:
         """Return size and location for the metrics; empty values for an invalid spec."""
@@ -388,8 +414,10 @@ async def _ensure_key(api: client.Client, identity: cloud.Identity, marks: Marks
     blob = b"".join(len(part).to_bytes(4, "big") + part for part in (kind, seed))
     public = f"{kind.decode()} {base64.b64encode(blob).decode()} {name}"
     order = {"name": name, "public_key": public, "labels": marks.to_labels(identity)}
-    with suppress(cloud.AlreadyExists):  # created by an earlier call
-        await api.create("ssh_keys", "ssh_key", client.Labelled, order)
+    async with JOURNAL.part(SSH_KEY, name) as part:
+        with suppress(cloud.AlreadyExists):  # created by an earlier call
+            await api.create("ssh_keys", "ssh_key", client.Labelled, order)
+        part.created(name)  # keys can be given by name
     return name
 
 
@@ -430,10 +458,13 @@ async def _ensure_group(api: client.Client, identity: cloud.Identity, prefix: st
         names.NAMESPACE: identity.namespace,
         names.POOL: identity.pool,
     }
-    order = {"name": f"{prefix}-{token_hex(3)}", "type": "spread", "labels": labels}
-    created, _ = await api.create(
-        "placement_groups", "placement_group", client.PlacementGroup, order
-    )
+    name = f"{prefix}-{token_hex(3)}"
+    order = {"name": name, "type": "spread", "labels": labels}
+    async with JOURNAL.part(PLACEMENT_GROUP, name) as part:
+        created, _ = await api.create(
+            "placement_groups", "placement_group", client.PlacementGroup, order
+        )
+        part.created(str(created.id))
     return created.id
 
 
@@ -453,6 +484,20 @@ async def _list_groups(
         for group in groups
         if group.labels.get(names.NAMESPACE, "") in ("", identity.namespace)
     ]
+
+
+async def _find_part(
+    api: client.Client, req: cloud.PartRequest, marks: Marks
+) -> client.Labelled | None:
+    if req.kind not in PARTS:
+        raise cloud.Unimplemented(f"parts of kind {req.kind!r} are unknown")
+    part = await api.find_by_name(*PARTS[req.kind], req.name)
+    if isinstance(part, client.PlacementGroup):
+        # A group belongs to a pool. While it has servers, their deletions remove it.
+        owner = marks.to_identity(part.labels, "")
+        is_ours = (owner.cluster, owner.pool) == (req.identity.cluster, req.identity.pool)
+        return part if is_ours and owner.cluster and not part.servers else None
+    return part if part is not None and marks.match(part.labels, req.identity) else None
 
 
 async def _delete(api: client.Client, path: str) -> None:

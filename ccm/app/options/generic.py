@@ -40,6 +40,10 @@ _CLIENT_GO_RATE = (5.0, 10)
 Source: client-go's REST client.
 """
 
+JOURNAL_OFF = "off"
+JOURNAL_DEFAULT = JOURNAL_OFF
+"""Default of --journal."""
+
 LEASE = "cloud-controller-manager"
 """Default name of the lease."""
 
@@ -178,6 +182,12 @@ class GenericFlags:
         "",
         "File that configures persistent storage (ccm/persistence/README.md). Empty means none; "
         "no feature requires it.",
+    )
+    journal: str = PERSISTENCE.flag(
+        JOURNAL_DEFAULT,
+        "Journal of the load balancers and VMs that this daemon creates and deletes: off keeps "
+        "none, report also reports resources whose owner is gone, delete also deletes them.",
+        check=one_of(JOURNAL_OFF, "report", "delete"),
     )
     shutdown_grace_period: timedelta = STOPPING.flag(
         timedelta(seconds=20),

@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar, TypeVarTuple, cast
+from typing import Any, Protocol, TypeVar, TypeVarTuple, cast
 
 from ccm.base import drain, lease_guard, metrics
 from ccm.base.clock import monotonic
@@ -69,6 +70,21 @@ _CONNECTION_ERRORS = (
 )
 
 
+class CallRecorder(Protocol):
+    """Recorder of the calls that create or delete resources."""
+
+    def recording(
+        self, client: CloudClient, call: ProviderCall
+    ) -> AbstractAsyncContextManager[Callable[[object], None]]:
+        """Return a context manager for a call that may change cloud resources.
+
+        The block makes the call, and passes its response to the yielded function. An exception in
+        the block is the provider's, not normalized. Entering may raise a CloudError, which prevents
+        the call.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallFailures:
     """A series of calls in which the cloud was unreachable or rejected the credentials.
@@ -92,6 +108,7 @@ class _SharedState:
     calls: InflightCalls = field(default_factory=InflightCalls)
     provider_session: int = 0
     confirmed: set[str] = field(default_factory=set)
+    recorder: CallRecorder | None = None
 
 
 class CloudClient:
@@ -176,6 +193,10 @@ class CloudClient:
         self._provider.provider_session += 1
         self._provider.confirmed.clear()
 
+    def set_recorder(self, recorder: CallRecorder | None) -> None:
+        """Record the calls of this client and all its views from now on; None = record nothing."""
+        self._provider.recorder = recorder
+
     def with_observer(self, observer: Observer) -> CloudClient:
         """Return a view of this client that reports each call made through it to `observer`."""
         view = copy.copy(self)
@@ -244,11 +265,24 @@ class CloudClient:
     ) -> object:
         """Call the provider and verify its response."""
         ask = bind_method(self._seen(cloud), method)
-        async with drain.change(long=True) if operation.change else contextlib.nullcontext():
+        async with (
+            drain.change(long=True) if operation.change else contextlib.nullcontext(),
+            self._recording(operation) as record,
+        ):
+            # After the record, which may have waited.
             lease_guard.check_current_guard()
             answer = await ask(*operation.arguments.values())
-        responses.verify(method, answer)
+            responses.verify(method, answer)
+            record(answer)
         return answer
+
+    def _recording(
+        self, operation: ProviderCall
+    ) -> AbstractAsyncContextManager[Callable[[object], None]]:
+        recorder = self._provider.recorder
+        if recorder is None or not operation.change:
+            return contextlib.nullcontext(lambda _answer: None)
+        return recorder.recording(self, operation)
 
     def _operation(self, method: Callable[..., Any], args: tuple[object, ...]) -> ProviderCall:
         verb = method.__name__

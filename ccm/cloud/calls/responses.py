@@ -31,6 +31,7 @@ from ccm.cloud.interface import (
     Routes,
     Zones,
 )
+from ccm.cloud.journal import JournalParts
 from ccm.cloud.machines import (
     CreationCheck,
     MachineDriver,
@@ -161,6 +162,7 @@ CAPABILITIES: Mapping[type, tuple[str, str]] = {
     MachineMetricsUpdate: ("machines", "metrics of machines"),
     UIDMigration: ("machines", "migration of UIDs"),
     CreationCheck: ("machines", "a check before creations"),
+    JournalParts: ("machines", "parts of machines"),
 }
 """Interface -> the field of `Cloud` that implements it, and its name in messages."""
 
@@ -173,6 +175,7 @@ _OPTIONAL_INTERFACES = (
     MachineMetricsUpdate,
     UIDMigration,
     CreationCheck,
+    JournalParts,
 )
 """Optional interfaces: an object in a field of `Cloud` may implement these in addition."""
 

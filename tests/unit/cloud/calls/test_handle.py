@@ -79,6 +79,7 @@ LONG_S = {
     "delete_machine": 300.0,
     "migrate_uid": 300.0,
     "list_machines": 300.0,
+    "delete_part": 300.0,
 }
 
 

@@ -1,0 +1,570 @@
+"""Journal of cloud resources: what was created in the cloud, for which object of the cluster.
+
+An entry is written before its resource is created. So a resource can be found after its owner is
+gone, after a crash, and even if the cloud shows no label of it. The journal is a hint where to
+look: the cluster and the cloud stay the only sources of truth, and an entry alone never justifies a
+deletion.
+
+Entries are stored in pages: objects with up to `PAGE_SIZE` entries, written if the stored version
+is the expected one. A committer task writes all entries that change within a few milliseconds, so
+that hundreds of creations cost a few writes. Entries are independent of each other: no transaction
+covers two pages. All entries are in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from secrets import token_hex
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import msgspec
+
+from ccm.base import clock, drain, log, metrics, redact, tasks
+from ccm.base.backoff import ExponentialBackoff, FailureStreak
+from ccm.model.times import format_time
+from ccm.persistence import errors, objects
+from ccm.persistence.envelope import WriterIdentity
+from ccm.persistence.interface import (
+    ABSENT,
+    CAS,
+    GVK,
+    Expected,
+    PersistenceProvider,
+    VersionedPersistence,
+)
+
+PAGES = GVK(objects.SELF_REDACTED, "v1", "JournalPage")
+"""Kind of the stored pages."""
+
+PAGE_SIZE = 64
+"""Maximum entries of a page: small enough for every store, large enough for a batch."""
+
+BATCH_S = 0.005
+"""Seconds for which the committer collects entries before it writes."""
+
+FLUSH_S = 1.0
+"""Maximum seconds until an entry of `Journal.put_later` is written."""
+
+WAIT_S = 2.0
+"""Maximum seconds for which `Journal.put` waits; then the journal counts as unavailable."""
+
+CLOSE_S = 5.0
+"""Maximum seconds for the last write in `Journal.close`."""
+
+MAX_PENDING = 10_000
+"""Maximum entries that wait for an unavailable store; further new entries are not recorded."""
+
+MAX_ERROR = 200
+"""Maximum characters of `JournalEntry.last_error`."""
+
+CONCURRENT_PAGES = 8
+MAX_ATTEMPTS = 5
+"""Maximum attempts to write a page that another writer changes at the same time."""
+
+_RETRY = ExponentialBackoff(base_s=1.0, cap_s=30.0, jitter=0.2)
+
+UP = metrics.gauge("ccm_journal_up", "1 = the journal of cloud resources is written durably.")
+
+
+class EntryState(StrEnum):
+    """State of a resource."""
+
+    INTENT = "Intent"
+    """About to be created; it may exist."""
+    CREATED = "Created"
+    DELETING = "Deleting"
+    REMOVED = "Removed"
+    """Its absence was confirmed."""
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Object of the cluster for which a resource was created."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+
+
+class JournalEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """Record of one resource.
+
+    Attributes:
+        name: unique name, from `entry_name`.
+        resource: type of resource: `loadbalancer`, `server`, or the kind of a part.
+        provider: name of the provider.
+        owner: object of the cluster for which the resource was created.
+        state: state of the resource.
+        purpose: distinguishes parts of one owner.
+        machine_class: name of the MachineClass whose credentials show the resource; empty = the
+            provider's own credentials do.
+        intended_name: name that the resource has or will have in the cloud.
+        annotations: annotations of the Service that the provider reads.
+        ephemeral: whether the resource must not outlive the operation that created it.
+        resource_id: ID of the resource in the cloud; empty until it is known.
+        created_at: time of the intent (RFC 3339).
+        updated_at: time of the last change (RFC 3339).
+        attempts: number of failed calls since the last success.
+        last_error: redacted text of the last error.
+        epoch: epoch of the leader that changed the entry last; never decreases.
+        writer: identity of that leader.
+    """
+
+    name: str
+    resource: str
+    provider: str
+    owner: Owner
+    state: EntryState
+    purpose: str = ""
+    machine_class: str = ""
+    intended_name: str = ""
+    annotations: dict[str, str] = {}
+    ephemeral: bool = False
+    resource_id: str = ""
+    created_at: str = ""
+    updated_at: str = ""
+    attempts: int = 0
+    last_error: str = ""
+    epoch: int = 0
+    writer: str = ""
+
+
+def entry_name(resource: str, uid: str, purpose: str = "") -> str:
+    """Return the name of the entry of an owner's resource."""
+    return f"{resource}-{hashlib.sha256(f'{uid}/{purpose}'.encode()).hexdigest()[:24]}"
+
+
+def redact_entry(entry: JournalEntry) -> JournalEntry:
+    """Return an entry without secrets in its error and annotations.
+
+    Names and IDs stay unchanged: with a masked name, a resource or its owner would seem to be gone.
+    """
+    annotations = {
+        key: redact.MASK if redact.is_secret_name(key) else redact.mask_text(value)
+        for key, value in entry.annotations.items()
+    }
+    error = redact.mask_text(entry.last_error)[:MAX_ERROR]
+    return msgspec.structs.replace(entry, annotations=annotations, last_error=error)
+
+
+class PageStore(PersistenceProvider, VersionedPersistence, Protocol):
+    """Provider that stores pages."""
+
+
+@dataclass(slots=True, eq=False)
+class JournalPage:
+    """State of one page.
+
+    Attributes:
+        name: name of the stored object.
+        version: precondition of the next write.
+        names: names of its entries, including deleted ones that are still stored.
+    """
+
+    name: str
+    version: Expected = ABSENT
+    names: set[str] = field(default_factory=set)
+
+
+def _encode(page: str, entries: Mapping[str, JournalEntry]) -> dict[str, Any]:
+    head = {"apiVersion": PAGES.api_version, "kind": PAGES.kind, "metadata": {"name": page}}
+    return {**head, "entries": msgspec.to_builtins(entries)}
+
+
+def _decode(obj: Mapping[str, Any]) -> dict[str, JournalEntry]:
+    try:
+        return msgspec.convert(obj.get("entries"), dict[str, JournalEntry])
+    except msgspec.ValidationError as error:
+        name = obj["metadata"]["name"]
+        raise errors.CorruptObject(
+            f"journal page {name}: {error}; a newer version may have written it"
+        ) from error
+
+
+class Journal:
+    """All entries of one cluster.
+
+    Before `open`, entries are kept in memory; `open` merges them with the stored entries.
+
+    Args:
+        writer: returns the identity of this process as leader.
+        keep_removed_s: seconds for which `REMOVED` entries are kept.
+        max_removed: maximum number of `REMOVED` entries.
+        on_change: called with (is_up, reason) when the journal becomes unavailable or available.
+
+    Attributes:
+        entries: all entries by name; read-only.
+    """
+
+    def __init__(
+        self,
+        *,
+        writer: Callable[[], WriterIdentity],
+        keep_removed_s: float = 7 * 86400,
+        max_removed: int = 1000,
+        on_change: Callable[[bool, str], None] = lambda *_: None,
+    ) -> None:
+        self._writer = writer
+        self._keep_removed = timedelta(seconds=keep_removed_s)
+        self._max_removed = max_removed
+        self._on_change = on_change
+        self._entries: dict[str, JournalEntry] = {}
+        self.entries: Mapping[str, JournalEntry] = MappingProxyType(self._entries)
+        self._names_of: defaultdict[str, set[str]] = defaultdict(set)
+        self._pages: list[JournalPage] = []
+        self._page_of: dict[str, JournalPage] = {}
+        self._min_epoch = 0
+        self._provider: PageStore | None = None
+        self._instance = ""
+        self._committer: asyncio.Task[None] | None = None
+        self._is_closing = False
+        # Changed entries; those of them that a caller waits for; and when the others are written.
+        self._dirty: set[str] = set()
+        self._urgent: set[str] = set()
+        self._flush_at = math.inf
+        self._changed = asyncio.Event()
+        self._committed = asyncio.Event()
+        self._fault: errors.PersistenceError | None = None
+        self._retry_at = 0.0
+        self._streak = FailureStreak(policy=_RETRY)
+        self._outage = log.Outage(
+            log.logger("journal"),
+            start_message="journal is unavailable",
+            end_message="journal is available",
+        )
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the stored entries are loaded."""
+        return self._committer is not None
+
+    def by_owner(self, uid: str) -> Sequence[JournalEntry]:
+        """Return the entries of the owner with a UID."""
+        return [self._entries[name] for name in sorted(self._names_of.get(uid, ()))]
+
+    def by_state(self, *states: EntryState) -> Sequence[JournalEntry]:
+        """Return the entries in any of the states."""
+        return [entry for entry in self._entries.values() if entry.state in states]
+
+    # Changes
+
+    async def put(self, *entries: JournalEntry) -> None:
+        """Record entries; they are durable when this method returns.
+
+        An entry that is stored already, apart from its times and writer, is not written.
+
+        Raises:
+            BackendUnavailable: the store did not confirm the write in time, or the journal was
+                unavailable before; the entries are kept, and written as soon as possible.
+            Fenced: another leader has written; nothing is recorded any more.
+        """
+        await self._wait_until_durable(
+            {entry.name for entry in entries if self._change(entry.name, entry, is_urgent=True)}
+        )
+
+    def put_later(self, entry: JournalEntry) -> None:
+        """Record an entry; it is written within `FLUSH_S`, or with its page before that."""
+        with suppress(errors.PersistenceError):
+            self._change(entry.name, entry, is_urgent=False)
+
+    async def drop(self, names: Collection[str]) -> None:
+        """Delete entries durably. Raises the errors of `put`."""
+        await self._wait_until_durable(
+            {name for name in names if self._change(name, None, is_urgent=True)}
+        )
+
+    def forget(self, name: str) -> None:
+        """Delete an entry; the deletion is written within `FLUSH_S`."""
+        with suppress(errors.PersistenceError):
+            self._change(name, None, is_urgent=False)
+
+    def prune(self, now: datetime) -> int:
+        """Delete `REMOVED` entries that are too old or too many; return their number."""
+        removed = sorted(self.by_state(EntryState.REMOVED), key=lambda entry: entry.updated_at)
+        oldest = format_time(now - self._keep_removed)
+        excess = len(removed) - self._max_removed
+        pruned = [e.name for n, e in enumerate(removed) if n < excess or e.updated_at < oldest]
+        for name in pruned:
+            self.forget(name)
+        return len(pruned)
+
+    def _change(self, name: str, entry: JournalEntry | None, *, is_urgent: bool) -> bool:
+        """Change or delete an entry in memory; return whether its page has to be written."""
+        if self._is_fenced:
+            self._check_up()
+        old = self._entries.get(name)
+        if entry is not None:
+            entry = self._marked(entry, old)
+        if entry is not old:
+            if old is None and len(self._dirty) >= MAX_PENDING:
+                raise errors.BackendUnavailable(f"{MAX_PENDING} journal entries wait to be stored")
+            self._set(name, entry)
+            self._dirty.add(name)
+        if name not in self._dirty:
+            return False
+        self._flush_at = min(self._flush_at, _now() + FLUSH_S)
+        if is_urgent:
+            self._urgent.add(name)
+        self._changed.set()
+        return True
+
+    def _marked(self, entry: JournalEntry, old: JournalEntry | None) -> JournalEntry:
+        """Return an entry with times and writer; `old` if nothing else differs."""
+        entry, now = redact_entry(entry), format_time(clock.now())
+        marks = {"updated_at": now, "epoch": self._epoch, "writer": self._writer().identity}
+        if old is not None:
+            marks_before = {name: getattr(old, name) for name in (*marks, "created_at")}
+            if msgspec.structs.replace(entry, **marks_before) == old:
+                return old
+        created = entry.created_at or now
+        return msgspec.structs.replace(entry, created_at=created, **marks)
+
+    def _set(self, name: str, entry: JournalEntry | None) -> None:
+        if (old := self._entries.pop(name, None)) is not None:
+            self._names_of[old.owner.uid].discard(name)
+            if not self._names_of[old.owner.uid]:
+                del self._names_of[old.owner.uid]
+        if entry is not None:
+            self._entries[name] = entry
+            self._names_of[entry.owner.uid].add(name)
+
+    async def _wait_until_durable(self, names: Collection[str]) -> None:
+        try:
+            async with asyncio.timeout(WAIT_S):
+                while not self._dirty.isdisjoint(names):
+                    self._check_up()
+                    await self._committed.wait()
+        except TimeoutError:
+            text = f"the store did not confirm a write within {WAIT_S:g} s"
+            self._mark_down(errors.BackendUnavailable(text))
+            raise errors.BackendUnavailable(text) from None
+
+    def _check_up(self) -> None:
+        if self._fault is not None:
+            raise type(self._fault)(str(self._fault))
+
+    @property
+    def _is_fenced(self) -> bool:
+        return isinstance(self._fault, errors.Fenced)
+
+    @property
+    def _epoch(self) -> int:
+        # At least the highest stored epoch: a store outside the cluster may outlive the Lease.
+        return max(self._writer().epoch, self._min_epoch)
+
+    # Opening and closing
+
+    async def open(self, provider: PageStore, instance: str) -> None:
+        """Load all entries, and write the entries that wait. May be called again after a failure.
+
+        Args:
+            provider: an initialized provider.
+            instance: its instance that stores the journal.
+
+        Raises:
+            PersistenceError: the pages cannot be read.
+        """
+        if self.is_open:
+            return
+        pages: list[JournalPage] = []
+        loaded: dict[str, tuple[JournalEntry, JournalPage]] = {}
+        async for _, obj, version in provider.iter_objects(instance, PAGES):
+            # In a thread, because thousands of entries would block the event loop.
+            entries = await asyncio.to_thread(_decode, obj)
+            page = JournalPage(obj["metadata"]["name"], version, set(entries))
+            pages.append(page)
+            for name, entry in entries.items():
+                if name not in loaded or loaded[name][0].updated_at < entry.updated_at:
+                    loaded[name] = entry, page
+        self._min_epoch = max((entry.epoch for entry, _ in loaded.values()), default=0)
+        for name in self._dirty & self._entries.keys():
+            self._set(name, msgspec.structs.replace(self._entries[name], epoch=self._epoch))
+        for name, (entry, page) in loaded.items():
+            self._page_of[name] = page
+            ours, created = self._entries.get(name), entry.state is EntryState.CREATED
+            # Before the stored entries were known, an update looked like a creation.
+            if ours is None or (created and ours.state is EntryState.INTENT):
+                self._set(name, entry)
+                self._dirty.discard(name)
+        self._provider, self._instance, self._pages = provider, instance, pages
+        self.prune(clock.now())
+        self._committer = tasks.spawn(self._commit_until_closed(), name="journal")
+        self._mark_up()
+        self._wake_waiters()
+        log.logger("journal").info("journal opened", entries=len(self._entries), pages=len(pages))
+
+    async def close(self) -> None:
+        """Write all entries that wait, within `CLOSE_S`, and stop; idempotent."""
+        committer, self._is_closing = self._committer, True
+        self._changed.set()
+        if committer is not None:
+            await asyncio.wait({committer}, timeout=CLOSE_S)
+            await tasks.cancel_and_join(committer)
+        self._committer, self._fault = None, errors.Closed("the journal is closed")
+        UP.set(0)
+        self._wake_waiters()
+
+    # Writes
+
+    async def _commit_until_closed(self) -> None:
+        # A shutdown lets changes of the cloud finish, and their entries must still be written.
+        drain.exempt()
+        while not (self._is_closing or self._is_fenced):
+            self._changed.clear()
+            is_urgent = bool(self._urgent) and self._fault is None
+            due = self._flush_at if self._fault is None else self._retry_at
+            wait_s = BATCH_S if is_urgent else due - _now()
+            if not self._dirty or (wait_s > 0 and not is_urgent):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s if self._dirty else None):
+                        await self._changed.wait()
+                continue
+            await asyncio.sleep(BATCH_S if is_urgent else 0)
+            await self._commit()
+        if not self._is_fenced:
+            await self._commit()
+
+    async def _commit(self) -> None:
+        """Write the pages of all entries that are due."""
+        is_due = self._fault is not None or self._is_closing or _now() >= self._flush_at
+        names, self._urgent = self._dirty if is_due else self._dirty & self._urgent, set()
+        if is_due:
+            self._flush_at = math.inf
+        pages = {page for name in list(names) if (page := self._page_for(name)) is not None}
+        failures: list[errors.PersistenceError] = []
+
+        async def write(page: JournalPage) -> None:
+            if (error := await self._write(page)) is not None:
+                failures.append(error)
+
+        await tasks.run_bounded(
+            pages, write, limit=min(len(pages), CONCURRENT_PAGES), name="journal-page"
+        )
+        if failures:
+            self._mark_down(max(failures, key=lambda error: isinstance(error, errors.Fenced)))
+        elif pages:
+            self._mark_up()
+        if self._dirty:
+            self._flush_at = min(self._flush_at, _now() + FLUSH_S)
+        self._wake_waiters()
+
+    def _wake_waiters(self) -> None:
+        self._committed.set()
+        self._committed = asyncio.Event()
+
+    def _page_for(self, name: str) -> JournalPage | None:
+        """Return the page of an entry; None: the entry was deleted before it was stored."""
+        if name in self._page_of:
+            return self._page_of[name]
+        if name not in self._entries:
+            self._dirty.discard(name)
+            return None
+        rooms = (page for page in reversed(self._pages) if len(page.names) < PAGE_SIZE)
+        page = next(rooms, None)
+        if page is None:
+            page = JournalPage(f"page-{token_hex(4)}")
+            self._pages.append(page)
+        page.names.add(name)
+        self._page_of[name] = page
+        return page
+
+    async def _write(self, page: JournalPage) -> errors.PersistenceError | None:
+        """Write a page with all its entries; return the error."""
+        try:
+            for _ in range(MAX_ATTEMPTS):
+                names, current = frozenset(page.names), self._entries
+                entries = {name: current[name] for name in names if name in current}
+                try:
+                    await self._store(page, entries)
+                except errors.VersionConflict:
+                    await self._reload(page)
+                else:
+                    self._confirm(page, names, entries)
+                    return None
+            return errors.BackendUnavailable(f"{page.name} is changed by another writer")
+        except errors.PersistenceError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - a defect of a store must not end the committer
+            log.logger("journal").error("journal page not written", page=page.name, error=error)
+            return errors.BackendUnavailable(type(error).__name__)
+
+    async def _store(self, page: JournalPage, entries: Mapping[str, JournalEntry]) -> None:
+        provider = self._provider
+        assert provider is not None
+        if entries:
+            expect = page.version if CAS in provider.capabilities(self._instance) else None
+            obj = _encode(page.name, entries)
+            _, page.version = await provider.put_versioned(self._instance, obj, expect=expect)
+        elif page.version is not ABSENT:
+            await provider.delete_object(self._instance, PAGES, objects.key_of("", page.name))
+            page.version = ABSENT
+
+    async def _reload(self, page: JournalPage) -> None:
+        """Read a page that another writer changed, or that a write of unknown outcome changed.
+
+        Entries in memory are kept: they are newer unless another leader has written.
+
+        Raises:
+            Fenced: another leader has written.
+        """
+        assert self._provider is not None
+        key = objects.key_of("", page.name)
+        try:
+            stored = await self._provider.get_versioned(self._instance, PAGES, key)
+        except errors.CorruptObject:
+            stored, page.version = None, None  # replaced: all its entries are in memory
+        else:
+            page.version = ABSENT
+        if stored is None:
+            return
+        obj, page.version = stored
+        entries = await asyncio.to_thread(_decode, obj)
+        newest = max((entry.epoch for entry in entries.values()), default=0)
+        if newest > self._epoch:
+            raise errors.Fenced(f"a leader of epoch {newest} has written to the journal")
+        for name in entries.keys() - page.names - self._entries.keys():
+            self._set(name, entries[name])
+            self._page_of[name] = page
+            page.names.add(name)
+
+    def _confirm(
+        self, page: JournalPage, names: Collection[str], entries: Mapping[str, JournalEntry]
+    ) -> None:
+        for name in names:
+            entry = self._entries.get(name)
+            if entry is entries.get(name):
+                self._dirty.discard(name)
+                if entry is None:
+                    page.names.discard(name)
+                    del self._page_of[name]
+
+    def _mark_down(self, fault: errors.PersistenceError) -> None:
+        was_up, self._fault = self._fault is None, fault
+        UP.set(0)
+        self._outage.record_failure(error=str(fault))
+        if _now() >= self._retry_at:
+            self._retry_at = _now() + self._streak.next_delay(_now())
+        if was_up:
+            self._on_change(False, str(fault))
+
+    def _mark_up(self) -> None:
+        was_down, self._fault = self._fault is not None, None
+        UP.set(1)
+        self._streak.reset()
+        self._outage.record_success()
+        if was_down:
+            self._on_change(True, "")
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
