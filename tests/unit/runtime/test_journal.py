@@ -1,0 +1,719 @@
+"""Records of provider calls: what the journal knows at each moment, with the simulated cloud."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from ccm import cloud
+from ccm.base.tasks import cancel_and_join, spawn
+from ccm.cloud import LoadBalancer, MachineDriver, errors
+from ccm.cloud.calls.client import CloudClient
+from ccm.persistence.errors import BackendUnavailable
+from ccm.persistence.journal import WAIT_S, EntryState, Journal
+from ccm.persistence.memory import MemoryStore
+from ccm.runtime.journal import CallJournal
+from ccm.testing.builders import node, service
+from ccm.testing.clock import elapsed_s
+from providers import sim
+from providers.sim import server
+from tests.support import journals
+from tests.support.journals import WatchedStore, opened, states, stored
+from tests.waiting import DEADLINE_S
+
+SERVICE = service(annotations={"load-balancer.sim.cloud/size": "large", "other/x": "y"})
+NODES = (node("node0", provider_id="sim://1"),)
+OWNER = cloud.ObjectReference(
+    api_version="machine.sapcloud.io/v1alpha1",
+    kind="Machine",
+    namespace="pools",
+    name="m-1",
+    uid="uid-m-1",
+)
+REQUEST = cloud.MachineRequest(
+    identity=cloud.Identity(
+        cluster="c1", namespace="pools", pool="workers", name="vm-1", uid="uid-m-1"
+    ),
+    provider_spec={},
+    credentials=cloud.Credentials({"token": b"a-tokens-text"}),
+    user_data=b"#!/bin/sh\njoin --with some-long-words-of-a-script\n",
+    owner=OWNER,
+)
+ENSURE, REMOVE = LoadBalancer.ensure_load_balancer, LoadBalancer.ensure_load_balancer_deleted
+CREATE, DELETE = MachineDriver.create_machine, MachineDriver.delete_machine
+INTENT, CREATED, DELETING, REMOVED = EntryState
+
+Hook = Callable[[], Awaitable[None]]
+
+
+async def nothing() -> None:
+    return
+
+
+@dataclass
+class Hooks:
+    """Called around each method of the provider."""
+
+    before: Hook = nothing
+    after: Hook = nothing
+
+
+class Hooked:
+    """A provider's object with hooks around each method."""
+
+    def __init__(self, inner: Any, hooks: Hooks) -> None:
+        self.inner = inner
+        self.hooks = hooks
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.inner, name)
+        if not asyncio.iscoroutinefunction(method):
+            return method
+
+        async def hooked(*args: Any) -> Any:
+            await self.hooks.before()
+            answer = await method(*args)
+            await self.hooks.after()
+            return answer
+
+        return hooked
+
+
+@dataclass(kw_only=True)
+class World:
+    """A simulated cloud behind a client whose calls are recorded."""
+
+    service: server.Service
+    provider: cloud.Cloud
+    store: WatchedStore
+    journal: Journal
+    hooks: Hooks
+
+    def client(self, journal: Journal | None = None, **settings: Any) -> CloudClient:
+        balancers: Any = Hooked(self.provider.load_balancer, self.hooks)
+        machines: Any = Hooked(self.provider.machines, self.hooks)
+        seen = replace(self.provider, load_balancer=balancers, machines=machines)
+        client = CloudClient(seen, cluster_name="c1")
+        client.set_recorder(CallJournal(journal or self.journal, **settings))
+        return client
+
+    def resources(self) -> list[str]:
+        """Names of all load balancers and VMs in the cloud."""
+        balancers = [one.name for one in self.service.worlds.balancers.list()]
+        return sorted([*balancers, *(one.name for one in self.service.world.snapshot())])
+
+
+@asynccontextmanager
+async def world_of(store: Any) -> AsyncIterator[World]:
+    service = server.Service(token="a-tokens-text", seed=1)
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(server.serve(service))
+        context = cloud.Context(config=f"url: {url}\ntoken: a-tokens-text\ntimeout: 2m".encode())
+        provider = await stack.enter_async_context(sim.open_cloud(context))
+        store = WatchedStore(store)
+        journal = await stack.enter_async_context(opened(store))
+        yield World(
+            service=service,
+            provider=provider,
+            store=store,
+            journal=journal,
+            hooks=Hooks(),
+        )
+
+
+@pytest_asyncio.fixture
+async def world() -> AsyncIterator[World]:
+    async with world_of(MemoryStore()) as made:
+        yield made
+
+
+Call = Callable[[CloudClient], Awaitable[Any]]
+
+
+async def until_done(client: CloudClient, method: Any, *args: Any) -> Any:
+    """Call again as long as the cloud needs time."""
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            try:
+                return await client.call(method, *args)
+            except errors.RetryAfter as error:
+                await asyncio.sleep(min(error.seconds, 0.05))
+
+
+async def create_balancer(client: CloudClient) -> Any:
+    return await until_done(client, ENSURE, "c1", SERVICE, ())
+
+
+async def delete_balancer(client: CloudClient) -> Any:
+    return await until_done(client, REMOVE, "c1", SERVICE)
+
+
+async def create_vm(client: CloudClient) -> Any:
+    return await until_done(client, CREATE, REQUEST)
+
+
+async def delete_vm(client: CloudClient) -> Any:
+    return await until_done(client, DELETE, REQUEST)
+
+
+KINDS = {
+    "loadbalancer": (create_balancer, delete_balancer),
+    "server": (create_vm, delete_vm),
+}
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+# --- the normal course --------------------------------------------------------------------------
+
+
+@kinds
+@pytest.mark.row("journal-01")
+@pytest.mark.row("journal-03")
+async def test_the_record_is_durable_before_the_call(world: World, kind: str) -> None:
+    """With the opposite order, the store would not have the entry at that moment."""
+    create, delete = KINDS[kind]
+    seen: list[str] = []
+
+    async def look() -> None:
+        seen.append(",".join(one.state for one in (await stored(world.store)).values()))
+
+    client = world.client()
+    world.hooks.before = look
+    await create(client)
+    assert set(seen) == {"Intent"}
+    await world.journal.close()
+
+    async with opened(world.store) as journal:
+        seen.clear()
+        await delete(world.client(journal))
+    assert set(seen) == {"Deleting"}
+    (found,) = (await stored(world.store)).values()
+    assert found.state is REMOVED
+    assert world.resources() == []
+
+
+@kinds
+@pytest.mark.row("journal-11")
+async def test_at_most_two_writes_for_a_creation_and_two_for_a_deletion(
+    world: World, kind: str
+) -> None:
+    create, delete = KINDS[kind]
+    client = world.client()
+
+    await create(client)
+    await world.journal.close()
+    assert world.store.writes == 2
+
+    async with opened(world.store) as journal:
+        client = world.client(journal)
+        await create(client)
+        await create(client)
+        await client.call(LoadBalancer.get_load_balancer, "c1", SERVICE)
+        if kind == "loadbalancer":
+            await until_done(client, LoadBalancer.update_load_balancer, "c1", SERVICE, NODES)
+        else:
+            await client.call(MachineDriver.get_machine_status, REQUEST)
+    assert world.store.writes == 2
+
+    async with opened(world.store) as journal:
+        await delete(world.client(journal))
+    assert world.store.writes == 4
+    async with opened(world.store) as journal:
+        await delete(world.client(journal))
+    assert world.store.writes == 4
+
+
+async def test_an_entry_names_the_resource_and_its_owner(world: World) -> None:
+    client = world.client()
+    await create_balancer(client)
+    info = await create_vm(client)
+
+    balancer, vm = sorted(world.journal.entries.values(), key=lambda one: one.resource)
+    assert (balancer.resource, balancer.provider, balancer.state) == (
+        "loadbalancer",
+        "sim",
+        CREATED,
+    )
+    assert balancer.intended_name == balancer.resource_id == world.resources()[0]
+    assert balancer.annotations == {"load-balancer.sim.cloud/size": "large"}
+    assert (balancer.owner.api_version, balancer.owner.kind) == ("v1", "Service")
+    assert (balancer.owner.namespace, balancer.owner.name) == ("default", "web")
+    assert balancer.owner.uid == SERVICE.uid
+    assert (vm.resource, vm.machine_class, vm.intended_name) == ("server", "workers", "vm-1")
+    assert vm.resource_id == info.provider_id
+    assert (vm.owner.api_version, vm.owner.kind) == (OWNER.api_version, "Machine")
+    assert (vm.owner.namespace, vm.owner.name, vm.owner.uid) == ("pools", "m-1", "uid-m-1")
+    assert {one.attempts for one in (balancer, vm)} == {0}
+
+
+async def test_a_resource_that_is_created_again_has_a_new_intent(world: World) -> None:
+    client = world.client()
+    first = await create_vm(client)
+    await delete_vm(client)
+    second = await create_vm(client)
+
+    (found,) = world.journal.entries.values()
+    assert first.provider_id != second.provider_id == found.resource_id
+    assert found.state is CREATED
+
+
+async def test_a_vm_without_a_machine_is_not_recorded(world: World) -> None:
+    client = world.client()
+    await until_done(client, CREATE, replace(REQUEST, owner=None))
+    await delete_vm(client)
+
+    assert world.journal.entries == {}
+
+
+# --- killed processes ---------------------------------------------------------------------------
+
+
+async def killed(world: World, call: Call, at: str) -> None:
+    """Make a call in a process that ends at a point; the journal is as that process left it."""
+    reached = asyncio.Event()
+
+    async def stop() -> None:
+        reached.set()
+        await asyncio.get_running_loop().create_future()
+
+    async with opened(world.store, is_killed=True) as journal:
+        if at == "before the record":
+            world.store.before = stop
+        elif at == "before the call":
+            world.hooks.before = stop
+        elif at == "before the answer":
+            world.hooks.after = stop
+        task = spawn(call(world.client(journal)), name="call")
+        waiting = spawn(reached.wait(), name="reached")
+        async with asyncio.timeout(DEADLINE_S):
+            await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        # A killed process writes nothing more, whatever its tasks do when they are cancelled.
+        await cancel_and_join(journal._committer, task, waiting)
+    world.hooks.before = world.hooks.after = nothing
+    world.store.fail_with(None)
+
+
+@kinds
+@pytest.mark.row("journal-01")
+@pytest.mark.parametrize(
+    ("point", "recorded", "exists"),
+    [
+        ("before the record", [], False),
+        ("before the call", ["Intent"], False),
+        ("before the answer", ["Intent"], True),
+        ("before the ID is recorded", ["Intent"], True),
+    ],
+)
+async def test_a_killed_creation_is_known_and_continued(
+    world: World, kind: str, point: str, recorded: list[str], exists: bool
+) -> None:
+    create, delete = KINDS[kind]
+    await killed(world, create, point)
+
+    assert list(states(await stored(world.store)).values()) == recorded
+    assert bool(world.resources()) is exists
+    async with opened(world.store, epoch=2) as journal:
+        await create(world.client(journal))
+    (found,) = (await stored(world.store)).values()
+    assert found.state is CREATED
+    assert len(world.resources()) == 1
+    async with opened(world.store, epoch=2) as journal:
+        await delete(world.client(journal))
+    assert (list(states(await stored(world.store)).values()), world.resources()) == (
+        ["Removed"],
+        [],
+    )
+
+
+@kinds
+@pytest.mark.row("journal-03")
+@pytest.mark.parametrize(
+    ("point", "recorded"),
+    [
+        ("before the record", "Created"),
+        ("before the call", "Deleting"),
+        ("before the answer", "Deleting"),
+        ("before the ID is recorded", "Deleting"),
+    ],
+)
+async def test_a_killed_deletion_is_known_and_continued(
+    world: World, kind: str, point: str, recorded: str
+) -> None:
+    create, delete = KINDS[kind]
+    async with opened(world.store) as journal:
+        await create(world.client(journal))
+    await killed(world, delete, point)
+
+    assert list(states(await stored(world.store)).values()) == [recorded]
+    async with opened(world.store, epoch=2) as journal:
+        await delete(world.client(journal))
+    assert (list(states(await stored(world.store)).values()), world.resources()) == (
+        ["Removed"],
+        [],
+    )
+
+
+# --- errors of the provider ---------------------------------------------------------------------
+
+
+def raising(error: BaseException) -> Hook:
+    async def act() -> None:
+        raise error
+
+    return act
+
+
+async def attempt(call: Awaitable[Any], kind: type[errors.CloudError]) -> None:
+    with pytest.raises(kind):
+        await call
+
+
+async def test_a_failed_creation_stays_an_intent_with_its_error(world: World) -> None:
+    client = world.client()
+    words = "join --with some-long-words-of-a-script"
+    world.hooks.before = raising(errors.ResourceExhausted(f"no quota for {words}"))
+    for _ in range(2):
+        await attempt(client.call(CREATE, REQUEST), errors.ResourceExhausted)
+
+    (found,) = world.journal.entries.values()
+    assert (found.state, found.attempts) == (INTENT, 2)
+    assert found.last_error.startswith("no quota for ")
+    assert "long-words" not in found.last_error
+    world.hooks.before = nothing
+    await create_vm(client)
+    (found,) = world.journal.entries.values()
+    assert (found.state, found.attempts, found.last_error) == (CREATED, 0, "")
+
+
+async def test_a_creation_whose_answer_is_lost_stays_an_intent(world: World) -> None:
+    client = world.client()
+    world.hooks.after = raising(TimeoutError("no answer"))
+    await attempt(create_balancer(client), errors.DeadlineExceeded)
+
+    (found,) = world.journal.entries.values()
+    assert found.state is INTENT
+    assert len(world.resources()) == 1
+
+
+async def test_a_cancelled_creation_stays_an_intent(world: World) -> None:
+    reached = asyncio.Event()
+
+    async def hang() -> None:
+        reached.set()
+        await asyncio.get_running_loop().create_future()
+
+    world.hooks.after = hang
+    task = spawn(create_vm(world.client()), name="call")
+    await reached.wait()
+    await cancel_and_join(task)
+
+    (found,) = world.journal.entries.values()
+    assert (found.state, found.attempts) == (INTENT, 1)
+    assert "cancelled" in found.last_error
+
+
+@pytest.mark.row("journal-11")
+async def test_a_call_that_is_repeated_later_writes_nothing_more(world: World) -> None:
+    client = world.client()
+    world.hooks.before = raising(errors.RetryAfter("busy", seconds=0))
+    for _ in range(3):
+        await attempt(client.call(CREATE, REQUEST), errors.RetryAfter)
+    await world.journal.close()
+
+    assert world.store.writes == 1
+    (found,) = (await stored(world.store)).values()
+    assert (found.state, found.attempts, found.last_error) == (INTENT, 0, "")
+
+
+@pytest.mark.parametrize("kind", [errors.ImplementedElsewhere, errors.Unimplemented])
+async def test_a_service_of_another_controller_leaves_no_entry(
+    world: World, kind: type[errors.CloudError]
+) -> None:
+    world.hooks.before = raising(kind("not ours"))
+    await attempt(create_balancer(world.client()), kind)
+    await world.journal.close()
+
+    assert await stored(world.store) == {}
+
+
+async def test_an_update_that_fails_changes_no_entry(world: World) -> None:
+    client = world.client()
+    await create_balancer(client)
+    before = dict(world.journal.entries)
+    for error in (errors.Unavailable("down"), errors.ImplementedElsewhere("not ours")):
+        world.hooks.before = raising(error)
+        await attempt(create_balancer(client), type(error))
+
+    assert world.journal.entries == before
+
+
+@kinds
+@pytest.mark.row("journal-03")
+async def test_a_failed_deletion_stays_deleting(world: World, kind: str) -> None:
+    create, delete = KINDS[kind]
+    client = world.client()
+    await create(client)
+    world.hooks.before = raising(errors.Unavailable("down"))
+    await attempt(delete(client), errors.Unavailable)
+
+    (found,) = world.journal.entries.values()
+    assert (found.state, found.attempts, found.last_error) == (DELETING, 1, "down")
+
+
+@kinds
+@pytest.mark.row("journal-03")
+async def test_only_of_a_machine_not_found_confirms_the_absence(world: World, kind: str) -> None:
+    """Of a load balancer, an error never means that it is gone."""
+    create, delete = KINDS[kind]
+    client = world.client()
+    await create(client)
+    world.hooks.before = raising(errors.NotFound("no project"))
+    await attempt(delete(client), errors.NotFound)
+
+    (found,) = world.journal.entries.values()
+    assert found.state is (REMOVED if kind == "server" else DELETING)
+
+
+async def test_a_service_that_wants_its_load_balancer_again(world: World) -> None:
+    client = world.client()
+    await create_balancer(client)
+    world.hooks.before = raising(errors.Unavailable("down"))
+    await attempt(delete_balancer(client), errors.Unavailable)
+    world.hooks.before = nothing
+    await create_balancer(client)
+
+    (found,) = world.journal.entries.values()
+    assert (found.state, found.attempts) == (CREATED, 0)
+
+
+# --- the journal is unavailable -----------------------------------------------------------------
+
+
+@kinds
+@pytest.mark.row("journal-07")
+async def test_degrade_proceeds_and_writes_the_entries_later(world: World, kind: str) -> None:
+    create, _ = KINDS[kind]
+    world.store.fail_with(BackendUnavailable("disk full"))
+    client = world.client()
+    await create(client)
+    assert len(world.resources()) == 1
+    world.store.fail_with(None)
+    await world.journal.close()
+
+    (found,) = (await stored(world.store)).values()
+    assert found.state is CREATED
+
+
+@kinds
+@pytest.mark.row("journal-07")
+async def test_block_refuses_creations_and_lets_deletions_proceed(world: World, kind: str) -> None:
+    create, delete = KINDS[kind]
+    client = world.client(blocks=True)
+    await create(client)
+    world.store.fail_with(BackendUnavailable("disk full"))
+    await delete(client)
+    assert world.resources() == []
+
+    with pytest.raises(errors.Unavailable, match=f"{kind} .* was not created.*disk full") as raised:
+        await create(client)
+    assert "when_unavailable: degrade" in str(raised.value)
+    assert world.resources() == []
+
+
+@kinds
+@pytest.mark.row("journal-08")
+async def test_a_former_leader_changes_nothing_in_the_cloud(world: World, kind: str) -> None:
+    create, delete = KINDS[kind]
+    client = world.client()
+    await create(client)
+    await world.journal.put(journals.entry(1))
+    async with opened(world.store, epoch=2) as leader:
+        await leader.put(journals.entry(2))
+
+    before = world.resources()
+    with pytest.raises(errors.Unavailable, match="nothing was changed"):
+        await delete(client)
+    other = service("other")
+    for call in (
+        client.call(ENSURE, "c1", other, ()),
+        client.call(CREATE, replace(REQUEST, owner=replace_uid("uid-2"))),
+    ):
+        with pytest.raises(errors.Unavailable, match="nothing was changed"):
+            await call
+    assert world.resources() == before
+
+
+def replace_uid(uid: str) -> cloud.ObjectReference:
+    return cloud.ObjectReference(kind="Machine", name="m-2", uid=uid)
+
+
+class StubCloud:
+    """Load balancers that exist at once; in virtual time."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def get_load_balancer_name(self, cluster_name: str, service: cloud.Service) -> str:
+        return service.name
+
+    async def ensure_load_balancer(
+        self, cluster_name: str, service: cloud.Service, nodes: Any
+    ) -> cloud.Status:
+        self.names.add(service.name)
+        return cloud.Status()
+
+
+@pytest.mark.virtual_time
+@pytest.mark.row("journal-07")
+async def test_one_call_waits_two_seconds_and_the_next_one_not_at_all() -> None:
+    stub: Any = StubCloud()
+    journal = Journal(writer=journals.writer())  # still opening
+    client = CloudClient(cloud.Cloud(name="stub", load_balancer=stub))
+    client.set_recorder(CallJournal(journal))
+
+    await client.call(ENSURE, "c1", service("one"), ())
+    assert elapsed_s() == WAIT_S
+    await client.call(ENSURE, "c1", service("two"), ())
+    assert elapsed_s() == WAIT_S
+    assert stub.names == {"one", "two"}
+
+    async with journals.provider(store := MemoryStore()) as provider:
+        await journal.open(provider, journals.NAME)
+        await journal.close()
+    assert states(await stored(store)) == {"one": "Created", "two": "Created"}
+
+
+@pytest.mark.virtual_time
+async def test_a_provider_without_the_interface_is_not_recorded() -> None:
+    journal = Journal(writer=journals.writer())
+    client = CloudClient(cloud.Cloud(name="stub"))
+    client.set_recorder(CallJournal(journal))
+
+    await attempt(client.call(ENSURE, "c1", SERVICE, ()), errors.Unimplemented)
+    assert journal.entries == {}
+
+
+# --- parts --------------------------------------------------------------------------------------
+
+
+class PartsCloud(StubCloud):
+    """Load balancers that need a part each; `act` runs inside its block."""
+
+    def __init__(self, *, ephemeral: bool = False) -> None:
+        super().__init__()
+        self.context = cloud.Context()
+        self.ephemeral = ephemeral
+        self.act: Callable[[cloud.JournalPart], Awaitable[None]]
+
+    async def ensure_load_balancer(
+        self, cluster_name: str, service: cloud.Service, nodes: Any
+    ) -> cloud.Status:
+        journal = self.context.journal
+        async with journal.part(
+            "floatingip", f"ip-{service.name}", ephemeral=self.ephemeral
+        ) as part:
+            await self.act(part)
+        return await super().ensure_load_balancer(cluster_name, service, nodes)
+
+    async def ensure_load_balancer_deleted(self, cluster_name: str, service: Any) -> None:
+        self.names.discard(service.name)
+
+
+@pytest.fixture
+def store() -> WatchedStore:
+    return WatchedStore(MemoryStore())
+
+
+def client_of(stub: Any, journal: Journal) -> CloudClient:
+    client = CloudClient(cloud.Cloud(name="stub", load_balancer=stub))
+    client.set_recorder(CallJournal(journal))
+    return client
+
+
+@pytest.mark.virtual_time
+@pytest.mark.row("journal-01")
+async def test_a_part_is_recorded_before_its_block(store: WatchedStore) -> None:
+    stub, seen = PartsCloud(), []
+
+    async def act(part: cloud.JournalPart) -> None:
+        seen.append(states(await stored(store)))
+        part.created("ip-7")
+
+    stub.act = act
+    async with opened(store) as journal:
+        client = client_of(stub, journal)
+        await client.call(ENSURE, "c1", service("web"), ())
+        await client.call(ENSURE, "c1", service("web"), ())
+        assert seen[0] == {"web": "Intent", "ip-web": "Intent"}
+        part = next(one for one in journal.entries.values() if one.resource == "floatingip")
+        assert (part.resource_id, part.purpose, part.state) == ("ip-7", "ip-web", CREATED)
+        assert (part.owner.uid, part.annotations) == (service("web").uid, {})
+        await asyncio.sleep(2)
+        writes = store.writes
+
+        await client.call(REMOVE, "c1", service("web"))
+        assert {one.state for one in journal.entries.values()} == {REMOVED}
+    assert (writes, store.writes) == (3, 5)
+
+
+@pytest.mark.virtual_time
+async def test_a_part_that_fails_stays_for_the_recovery(store: WatchedStore) -> None:
+    stub = PartsCloud()
+
+    async def act(part: cloud.JournalPart) -> None:
+        raise errors.Unavailable("down")
+
+    stub.act = act
+    async with opened(store) as journal:
+        await attempt(
+            client_of(stub, journal).call(ENSURE, "c1", service("web"), ()), errors.Unavailable
+        )
+
+    assert states(await stored(store)) == {"web": "Intent", "ip-web": "Intent"}
+
+
+@pytest.mark.virtual_time
+async def test_a_part_that_is_not_created_leaves_no_entry(store: WatchedStore) -> None:
+    stub = PartsCloud()
+
+    async def act(part: cloud.JournalPart) -> None:
+        return
+
+    stub.act = act
+    async with opened(store) as journal:
+        await client_of(stub, journal).call(ENSURE, "c1", service("web"), ())
+
+    assert states(await stored(store)) == {"web": "Created"}
+
+
+@pytest.mark.virtual_time
+async def test_an_ephemeral_part_is_gone_after_its_block(store: WatchedStore) -> None:
+    stub, seen = PartsCloud(ephemeral=True), []
+
+    async def act(part: cloud.JournalPart) -> None:
+        part.created("ip-7")
+        await asyncio.sleep(5)
+        seen.extend((await stored(store)).values())
+
+    stub.act = act
+    async with opened(store) as journal:
+        await client_of(stub, journal).call(ENSURE, "c1", service("web"), ())
+
+    (part,) = (one for one in seen if one.resource == "floatingip")
+    assert (part.state, part.ephemeral) == (CREATED, True)
+    assert states(await stored(store)) == {"web": "Created", "ip-web": "Removed"}
+
+
+async def test_parts_outside_of_a_recorded_call_are_not_recorded() -> None:
+    async with cloud.PartJournal().part("sshkey", "x") as part:
+        part.created("1")
+    for kind in ("", "SSHKey", "ssh-key", "schlüssel"):
+        with pytest.raises(ValueError, match="use lower-case letters"):
+            async with cloud.PartJournal().part(kind, "x"):
+                pass
