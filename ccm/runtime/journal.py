@@ -159,8 +159,8 @@ class _Creation:
         self.calls.change(self._current, state=EntryState.CREATED, resource_id=resource_id)
 
     def end(self, answer: object) -> None:
-        is_vm = isinstance(answer, MachineInfo)
-        self.created(answer.provider_id if is_vm else self.entry.intended_name)
+        known = answer.provider_id if isinstance(answer, MachineInfo) else self.entry.intended_name
+        self.created(known)
 
     def fail(self, fault: errors.CloudError, *, is_cancelled: bool) -> None:
         if (entry := self._current).state is not EntryState.INTENT:

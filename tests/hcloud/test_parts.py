@@ -1,0 +1,148 @@
+"""Parts of machines in the journal: SSH keys and placement groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from ccm import cloud
+from ccm.cloud import JournalParts, MachineDriver, errors
+from ccm.cloud.calls.client import CloudClient
+from ccm.cloud.kubermatic import KubermaticDriver
+from ccm.persistence.journal import EntryState, Journal, JournalEntry
+from ccm.persistence.memory import MemoryStore
+from ccm.runtime.journal import CallJournal
+from providers.hcloud import kubermatic, machines
+from tests.hcloud.harness import HcloudHarness
+from tests.hcloud.test_kubermatic import config
+from tests.hcloud.test_machines import machines_of
+from tests.support.journals import opened
+
+
+def client_of(harness: HcloudHarness, journal: Journal | None = None) -> CloudClient:
+    client = CloudClient(harness.project)
+    client.set_recorder(CallJournal(journal) if journal else None)
+    return client
+
+
+def request_of(harness: HcloudHarness, identity: cloud.Identity, **spec: Any) -> Any:
+    """A request about a machine in a placement group."""
+    owner = cloud.ObjectReference(kind="Machine", name=identity.name, uid=identity.uid)
+    found = machines_of(harness, placementGroupPrefix="workers", **spec)
+    return found.request(identity, owner=owner)
+
+
+def part_of(request: cloud.MachineRequest, entry: JournalEntry) -> cloud.PartRequest:
+    return cloud.PartRequest(
+        kind=entry.resource,
+        name=entry.intended_name,
+        resource_id=entry.resource_id,
+        identity=request.identity,
+        provider_spec=request.provider_spec,
+        credentials=request.credentials,
+    )
+
+
+def by_resource(journal: Journal) -> Mapping[str, JournalEntry]:
+    return {entry.resource: entry for entry in journal.entries.values()}
+
+
+@pytest.mark.row("journal-01")
+async def test_key_and_placement_group_of_a_server_are_recorded(harness: HcloudHarness) -> None:
+    identity, world = machines_of(harness).identity(), harness.service.cloud
+    request = request_of(harness, identity)
+    async with opened(MemoryStore()) as journal:
+        client = client_of(harness, journal)
+        info = await client.call(MachineDriver.create_machine, request)
+
+        found = by_resource(journal)
+        assert {entry.state for entry in found.values()} == {EntryState.CREATED}
+        assert found["server"].resource_id == info.provider_id
+        assert [key["name"] for key in world.ssh_keys.values()] == [found["sshkey"].intended_name]
+        ((number, group),) = world.placement_groups.items()
+        assert found["placementgroup"].intended_name == group["name"]
+        assert found["placementgroup"].resource_id == str(number)
+        assert not any(entry.ephemeral for entry in found.values())
+
+        key, parts = part_of(request, found["sshkey"]), JournalParts
+        assert await client.call(parts.find_part, key) == str(*world.ssh_keys)
+        # The group has a server, and is deleted with its last one.
+        assert await client.call(parts.find_part, part_of(request, found["placementgroup"])) is None
+
+        await client.call(MachineDriver.delete_machine, request)
+        assert {entry.state for entry in journal.entries.values()} == {EntryState.REMOVED}
+        assert await client.call(parts.find_part, key) is None
+
+
+@pytest.mark.row("journal-01")
+async def test_parts_left_without_a_server_are_found_and_deleted(harness: HcloudHarness) -> None:
+    identity, world = machines_of(harness).identity(), harness.service.cloud
+    request = request_of(harness, identity)
+    await harness.fail(structs.replace(harness.faults["quota"], operation="POST /servers"))
+    async with opened(MemoryStore()) as journal:
+        client = client_of(harness, journal)
+        with pytest.raises(errors.CloudError):
+            await client.call(MachineDriver.create_machine, request)
+        found = by_resource(journal)
+        assert found["server"].state is EntryState.INTENT
+        await harness.heal()
+
+        for kind, table in (
+            ("sshkey", world.ssh_keys),
+            ("placementgroup", world.placement_groups),
+        ):
+            part = part_of(request, found[kind])
+            assert await client.call(JournalParts.find_part, part) == str(*table)
+            for marks in ({"cluster": "other"}, {"pool": "other", "uid": "other"}):
+                foreign = replace(part, identity=replace(identity, **marks))
+                assert await client.call(JournalParts.find_part, foreign) is None
+                await client.call(JournalParts.delete_part, foreign)
+            assert len(table) == 1
+
+            await client.call(JournalParts.delete_part, part)
+            assert table == {}
+            await client.call(JournalParts.delete_part, part)
+
+
+async def test_a_part_of_an_unknown_kind_is_no_absent_part(harness: HcloudHarness) -> None:
+    request = request_of(harness, machines_of(harness).identity())
+    part = cloud.PartRequest(
+        kind="volume",
+        name="x",
+        identity=request.identity,
+        provider_spec={},
+        credentials=request.credentials,
+    )
+    for method in (JournalParts.find_part, JournalParts.delete_part):
+        with pytest.raises(errors.Unimplemented, match="parts of kind 'volume' are unknown"):
+            await client_of(harness).call(method, part)
+
+
+async def test_parts_of_kubermatics_machines_are_found(harness: HcloudHarness) -> None:
+    spec = config(token={"value": harness.service.token}, placementGroupPrefix="workers")
+    spec["cloudProviderSpec"]["token"] = harness.service.token
+    identity = machines_of(harness).identity()
+    async with machines.open_clients(harness.url) as clients, opened(MemoryStore()) as journal:
+        driver: Any = KubermaticDriver(kubermatic.KubermaticMachines(clients), {})
+        client = CloudClient(cloud.Cloud(name="hcloud", kubermatic=driver)).for_kubermatic()
+        client.set_recorder(CallJournal(journal))
+        assert client.offers(JournalParts)
+        request = cloud.MachineRequest(
+            identity=identity,
+            provider_spec=spec,
+            credentials=cloud.Credentials({}),
+            owner=cloud.ObjectReference(kind="Machine", name=identity.name, uid=identity.uid),
+        )
+        await client.call(MachineDriver.create_machine, request)
+
+        keys, part = (
+            harness.service.cloud.ssh_keys,
+            part_of(request, by_resource(journal)["sshkey"]),
+        )
+        assert await client.call(JournalParts.find_part, part) == str(*keys)
+        await client.call(JournalParts.delete_part, part)
+        assert keys == {}
