@@ -22,6 +22,7 @@ from ccm.cloud.interface import (
     LoadBalancerRemoval,
     Routes,
 )
+from ccm.cloud.journal import JournalParts, PartRequest
 from ccm.cloud.machines import Credentials, Identity, MachineDriver, MachineRequest, UIDMigration
 from ccm.cloud.operation import DECLARATIONS
 from ccm.cloud.types import Route
@@ -37,6 +38,13 @@ MACHINE = MachineRequest(
     provider_spec={"size": "small"},
     credentials=Credentials({"token": b"a-tokens-text"}),
 )
+PART = PartRequest(
+    kind="sshkey",
+    name="k",
+    identity=MACHINE.identity,
+    provider_spec={},
+    credentials=MACHINE.credentials,
+)
 CHANGES: dict[Any, tuple[Any, ...]] = {
     LoadBalancer.ensure_load_balancer: ("kubernetes", service(), [node("a")]),
     LoadBalancer.update_load_balancer: ("kubernetes", service(), [node("a")]),
@@ -48,6 +56,7 @@ CHANGES: dict[Any, tuple[Any, ...]] = {
     MachineDriver.initialize_machine: (MACHINE,),
     MachineDriver.delete_machine: (MACHINE,),
     UIDMigration.migrate_uid: (MACHINE, "former"),
+    JournalParts.delete_part: (PART,),
 }
 
 

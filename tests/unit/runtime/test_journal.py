@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +16,7 @@ from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import LoadBalancer, MachineDriver, errors
 from ccm.cloud.calls.client import CloudClient
 from ccm.persistence.errors import BackendUnavailable
-from ccm.persistence.journal import WAIT_S, EntryState, Journal
+from ccm.persistence.journal import WAIT_S, EntryState, Journal, JournalEntry
 from ccm.persistence.memory import MemoryStore
 from ccm.runtime.journal import CallJournal
 from ccm.testing.builders import node, service
@@ -133,7 +133,7 @@ async def world() -> AsyncIterator[World]:
         yield made
 
 
-Call = Callable[[CloudClient], Awaitable[Any]]
+Call = Callable[[CloudClient], Coroutine[Any, Any, Any]]
 
 
 async def until_done(client: CloudClient, method: Any, *args: Any) -> Any:
@@ -162,7 +162,7 @@ async def delete_vm(client: CloudClient) -> Any:
     return await until_done(client, DELETE, REQUEST)
 
 
-KINDS = {
+KINDS: dict[str, tuple[Call, Call]] = {
     "loadbalancer": (create_balancer, delete_balancer),
     "server": (create_vm, delete_vm),
 }
@@ -639,7 +639,7 @@ def client_of(stub: Any, journal: Journal) -> CloudClient:
 @pytest.mark.virtual_time
 @pytest.mark.row("journal-01")
 async def test_a_part_is_recorded_before_its_block(store: WatchedStore) -> None:
-    stub, seen = PartsCloud(), []
+    stub, seen = PartsCloud(), list[dict[str, str]]()
 
     async def act(part: cloud.JournalPart) -> None:
         seen.append(states(await stored(store)))
@@ -694,7 +694,7 @@ async def test_a_part_that_is_not_created_leaves_no_entry(store: WatchedStore) -
 
 @pytest.mark.virtual_time
 async def test_an_ephemeral_part_is_gone_after_its_block(store: WatchedStore) -> None:
-    stub, seen = PartsCloud(ephemeral=True), []
+    stub, seen = PartsCloud(ephemeral=True), list[JournalEntry]()
 
     async def act(part: cloud.JournalPart) -> None:
         part.created("ip-7")
