@@ -103,7 +103,7 @@ async def run(options: Options, environ: Mapping[str, str], serve: Serve = servi
             signatures=since,
             closed=closed,
         )
-        if options.persistence_config or options.journal != JOURNAL_OFF:
+        if options.uses_storage:
             await asyncio.to_thread(daemon.load_persistence, clients)
         context = ServerContext(
             options=options,

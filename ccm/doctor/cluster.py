@@ -240,7 +240,7 @@ PROBE: Mapping[str, Any] = {
 async def persistence(case: Case) -> CheckFinding:
     """Check that the storage of `--persistence-config` opens, and that an object can be written."""
     options = case.options
-    if not options.persistence_config:
+    if not options.uses_storage:
         return ok("--persistence-config is not set: no state is stored outside the cluster")
     from ccm.app import persistence as wiring
 

@@ -233,7 +233,7 @@ def _all(options: Options, migrated: str, reviews: bool) -> Iterator[tuple[str, 
         yield from _leases(options, migrated, running)
     if options.use_service_account_credentials:
         yield from _accounts(options)
-    if options.persistence_config:
+    if options.uses_storage:
         yield from _persistence(options)
     if reviews:
         yield from _reviews(options)
@@ -343,7 +343,7 @@ def _accounts(options: Options) -> Iterator[tuple[str, Permission]]:
 def _persistence(options: Options) -> Iterator[tuple[str, Permission]]:
     from ccm.app.persistence import stored_in_cluster  # needed only with the flag
 
-    user = "--persistence-config"
+    user = "--persistence-config" if options.persistence_config else "--journal"
     yield user, Permission(verb="get", resource="namespaces", name=SYSTEM_NAMESPACE)
     own = options.leader_elect_resource_namespace
     for resource, namespace in stored_in_cluster(options.persistence_config, own):

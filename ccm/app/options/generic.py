@@ -218,6 +218,11 @@ class GenericFlags:
     help: bool = GLOBAL.flag(False, "Print this text and exit.", short="h")
 
     @property
+    def uses_storage(self) -> bool:
+        """Whether the leader opens persistent storage."""
+        return bool(self.persistence_config) or self.journal != JOURNAL_OFF
+
+    @property
     def api_rate(self) -> tuple[float, int] | None:
         """Rate limit of one API client: requests per second, and burst; None means no limit."""
         if self.kube_api_qps < 0:

@@ -320,6 +320,8 @@ def persisting(folder: Path, text: str) -> set[Rule]:
 
 def test_persistence_component_grants_the_additional_permissions(tmp_path: Path) -> None:
     added = persisting(tmp_path, "instances: [{kubernetes: {}}]")
+    journal = needed_permissions(given("--journal=report"))
+    assert rules(journal) - rules(needed_permissions(given())) == added
     also = ("", "configmaps", "", "kube-system", "create")  # the base has it, too
 
     assert granted("components", "persistence", "rbac.yaml") == {*added, also}
