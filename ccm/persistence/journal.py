@@ -48,7 +48,7 @@ PAGES = GVK(objects.SELF_REDACTED, "v1", "JournalPage")
 PAGE_SIZE = 64
 """Maximum entries of a page: small enough for every store, large enough for a batch."""
 
-BATCH_S = 0.005
+BATCH_S = 0.002
 """Seconds for which the committer collects entries before it writes."""
 
 FLUSH_S = 1.0

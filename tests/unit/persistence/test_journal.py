@@ -76,6 +76,15 @@ async def test_a_hundred_entries_at_once_are_two_writes(make: Any) -> None:
         assert len(await stored(store)) == 100
 
 
+async def test_entries_of_the_same_milliseconds_are_one_write(store: WatchedStore) -> None:
+    async with opened(store) as journal, asyncio.TaskGroup() as group:
+        for number in range(4):
+            group.create_task(journal.put(entry(number)))
+            await asyncio.sleep(BATCH_S / 5)
+
+    assert store.writes == 1
+
+
 async def test_entries_of_one_page_are_one_write(make: Any) -> None:
     store = make()
     async with opened(store) as journal:

@@ -377,14 +377,14 @@ async def attempt(call: Awaitable[Any], kind: type[errors.CloudError]) -> None:
 async def test_a_failed_creation_stays_an_intent_with_its_error(world: World) -> None:
     client = world.client()
     words = "join --with some-long-words-of-a-script"
-    world.hooks.before = raising(errors.ResourceExhausted(f"no quota for {words}"))
-    for _ in range(2):
+    for number in (1, 2):
+        world.hooks.before = raising(errors.ResourceExhausted(f"no quota for {words}"))
         await attempt(client.call(CREATE, REQUEST), errors.ResourceExhausted)
 
-    (found,) = world.journal.entries.values()
-    assert (found.state, found.attempts) == (INTENT, 2)
-    assert found.last_error.startswith("no quota for ")
-    assert "long-words" not in found.last_error
+        (found,) = world.journal.entries.values()
+        assert (found.state, found.attempts) == (INTENT, number)
+        assert found.last_error.startswith("no quota for ")
+        assert "long-words" not in found.last_error
     world.hooks.before = nothing
     await create_vm(client)
     (found,) = world.journal.entries.values()
