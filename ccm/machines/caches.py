@@ -283,7 +283,10 @@ class Caches:
         """Return the machine's class; if it is missing, a substitute with a fault."""
         if machine.own_class is not None:
             return self.resolve(machine.own_class)
-        namespace, name = machine.namespace, machine.class_name
+        return self.class_named(machine.class_name, machine.namespace)
+
+    def class_named(self, name: str, namespace: str) -> ResolvedClass:
+        """Return the class of a name; if it is missing, a substitute with a fault."""
         machine_class = self.classes.store.get(f"{namespace}/{name}") if name else None
         if machine_class is None:
             return classes.missing_class(name, namespace)

@@ -127,6 +127,11 @@ REASON_ORPHANED_BALANCER = "OrphanedLoadBalancer"
 """Warning event on the ConfigMap in which the daemon records deletions: a load balancer belongs to
 no Service. Ours."""
 
+REASON_ORPHANED_RESOURCE = "OrphanedResource"
+REASON_ORPHAN_DELETED = "OrphanDeleted"
+"""Warning and Normal events on the Lease: a cloud resource in the journal has no owner, or it was
+deleted for that reason (`--journal=delete`). Ours."""
+
 REASON_NO_NODES = "UnAvailableLoadBalancer"
 """Warning event on a Service: its load balancer has no members."""
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+import msgspec
+
 from ccm.base import log
 from ccm.base.backoff import ExponentialBackoff
 from ccm.base.tasks import with_timeout
@@ -17,9 +19,13 @@ from ccm.cloud.interface import LoadBalancer, LoadBalancerDigests
 from ccm.cloud.types import LoadBalancerRecord, Status
 from ccm.controllers.service import metrics
 from ccm.controllers.service.plan import ServiceRecord
+from ccm.kube.decode import decode_object
 from ccm.kube.informer import Informer
+from ccm.kube.resources import SERVICES
 from ccm.model import Node, ObjectReference, Service, names
 from ccm.model.service import TYPE_LOAD_BALANCER
+from ccm.persistence.journal import JournalEntry
+from ccm.runtime.orphans import CloudLook, Finding
 from ccm.runtime.writer import Recorder
 
 LISTING_ATTEMPTS = 4
@@ -191,3 +197,58 @@ class Orphans:
             reason = names.REASON_ORPHANED_BALANCER
             self._events.event(self._about, names.WARNING, reason, text)
         self._seen, self._reported = seen, lasting
+
+
+@dataclass(frozen=True, slots=True)
+class BalancerAccess:
+    """Access of the orphan search to load balancers: by the Service that the entry describes.
+
+    Attributes:
+        handle: cloud client.
+    """
+
+    handle: CloudClient
+
+    async def look(self, entry: JournalEntry) -> CloudLook:
+        """See `ResourceAccess.look`."""
+        service, cluster = described_service(entry), self.handle.cluster_name
+        try:
+            status = await self.handle.call(LoadBalancer.get_load_balancer, cluster, service)
+        except ImplementedElsewhere:
+            return CloudLook(finding=Finding.ABSENT)
+        if status is None:
+            return CloudLook(finding=Finding.ABSENT)
+        # A listing contains only load balancers with the marker of this cluster; a lookup may also
+        # find one by its name.
+        is_marked = False
+        if self.handle.offers(LoadBalancerDigests):
+            name = self.handle.compute(LoadBalancer.get_load_balancer_name, cluster, service)
+            listed = await self.handle.call(LoadBalancerDigests.list_load_balancers, cluster)
+            is_marked = any(record.name == name for record in listed)
+        finding = Finding.MARKED if is_marked else Finding.UNMARKED
+        return CloudLook(finding=finding, resource_id=entry.resource_id)
+
+    async def delete(self, entry: JournalEntry) -> None:
+        """See `ResourceAccess.delete`."""
+        change = LoadBalancer.ensure_load_balancer_deleted
+        await self.handle.call(change, self.handle.cluster_name, described_service(entry))
+
+
+def described_service(entry: JournalEntry) -> Service:
+    """Return the Service of an entry, with the fields by which a provider finds its load balancer.
+
+    The Service itself is gone.
+    """
+    owner = entry.owner
+    document = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": owner.name,
+            "namespace": owner.namespace,
+            "uid": owner.uid,
+            "annotations": entry.annotations,
+        },
+        "spec": {"type": TYPE_LOAD_BALANCER},
+    }
+    return decode_object(SERVICES, msgspec.json.encode(document))

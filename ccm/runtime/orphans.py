@@ -1,0 +1,368 @@
+"""Search for orphans: cloud resources in the journal whose owner no longer exists.
+
+A journal entry is only a hint where to look. For each entry without an owner in the caches, the
+search reads the owner from the API server, and then the resource from the cloud. A resource that
+exists without its owner is an orphan. It is reported; with `--journal=delete` it is deleted, but
+only if every condition of `CONDITIONS` holds, and only while orphans are few: many orphans mean
+that owners are missing, as after the restore of an old backup of the cluster.
+
+The search changes nothing that a second run would change differently: it may be interrupted at any
+point and repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from ccm.base import clock, log, metrics
+from ccm.base.tasks import run_bounded
+from ccm.cloud.errors import CloudError
+from ccm.kube.errors import KubeError
+from ccm.model import ObjectReference, names
+from ccm.model.times import parse_optional_time
+from ccm.persistence.errors import PersistenceError
+from ccm.persistence.journal import EntryState, Journal, JournalEntry, Owner
+from ccm.runtime.writer import Recorder
+
+SETTLE_S = 900.0
+"""Minimum age in seconds of an intent to examine: a creation may run for as long (the longest
+deadline of a cloud call), and its resource may not be visible before it ends."""
+
+GRACE_S = 3600.0
+EPHEMERAL_GRACE_S = 600.0
+"""Seconds from the first sighting of an orphan to its deletion, and from the last change of the
+entry of a resource that must not outlive its operation. Defaults of the flags."""
+
+MIN_DELETIONS_PER_SEARCH, MAX_DELETION_SHARE = 5, 0.1
+"""Limit of the deletions in one search: the larger of this number and this share of all entries.
+With more orphans than that, none is deleted."""
+
+MAX_CONCURRENT_CHECKS = 4
+"""Entries examined at once: a search is not urgent, and must not take the cloud's rate limit."""
+
+ORPHANS = metrics.gauge(
+    "ccm_journal_orphans",
+    "Cloud resources in the journal without an owner, by kind of resource and by what the daemon "
+    "does: report, delete (after the grace period), or blocked (too many orphans).",
+    ["resource", "action"],
+)
+
+
+class OwnerState(Enum):
+    """State of an entry's owner on the API server."""
+
+    ALIVE = "exists"
+    CHANGED = "was replaced by an object of the same name"
+    ABSENT = "no longer exists"
+    UNKNOWN = "could not be read"
+
+
+class Finding(Enum):
+    """Result of a live look at the cloud."""
+
+    MARKED = "exists, and the cloud shows that it belongs to this owner"
+    UNMARKED = "exists, but nothing in the cloud shows its owner"
+    ABSENT = "does not exist"
+    UNKNOWN = "could not be checked"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloudLook:
+    """What the cloud shows of an entry's resource.
+
+    Attributes:
+        finding: whether the resource exists.
+        resource_id: its ID in the cloud; empty if unknown.
+        text: why the resource could not be checked.
+    """
+
+    finding: Finding
+    resource_id: str = ""
+    text: str = ""
+
+
+class ResourceAccess(Protocol):
+    """Access to the cloud resources of one kind."""
+
+    async def look(self, entry: JournalEntry) -> CloudLook:
+        """Read the resource from the cloud, not from a cache. Raises CloudError."""
+        ...
+
+    async def delete(self, entry: JournalEntry) -> None:
+        """Delete the resource; return once it is absent. Raises CloudError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orphan:
+    """A resource without an owner, or one whose owner or existence is unclear.
+
+    Attributes:
+        entry: its journal entry.
+        owner: state of its owner.
+        look: what the cloud shows.
+        age_s: seconds since the first of consecutive searches by this process that confirmed the
+            orphan; for an ephemeral resource, since the last change of the entry.
+    """
+
+    entry: JournalEntry
+    owner: OwnerState
+    look: CloudLook
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSettings:
+    """Settings of the search.
+
+    Attributes:
+        deletes: whether orphans are deleted (`--journal=delete`).
+        grace_s: minimum seconds from the first sighting of an orphan to its deletion.
+        ephemeral_grace_s: the same for resources that must not outlive their operation.
+    """
+
+    deletes: bool = False
+    grace_s: float = GRACE_S
+    ephemeral_grace_s: float = EPHEMERAL_GRACE_S
+
+    def grace_of(self, entry: JournalEntry) -> float:
+        """Return the grace period of an entry in seconds."""
+        return self.ephemeral_grace_s if entry.ephemeral else self.grace_s
+
+
+def _is_proven_ours(orphan: Orphan) -> bool:
+    """Return whether the cloud proves that the resource is the one that we created.
+
+    An ephemeral resource may have no marker; then its exact ID must be in the journal.
+    """
+    entry, look = orphan.entry, orphan.look
+    if look.finding is Finding.MARKED:
+        return True
+    has_exact_id = bool(entry.resource_id) and look.resource_id == entry.resource_id
+    return look.finding is Finding.UNMARKED and entry.ephemeral and has_exact_id
+
+
+CONDITIONS: Mapping[str, Callable[[Orphan, SearchSettings], bool]] = MappingProxyType(
+    {
+        "the mode is delete": lambda _orphan, settings: settings.deletes,
+        "the cloud shows the resource": lambda orphan, _settings: (
+            orphan.look.finding in (Finding.MARKED, Finding.UNMARKED)
+        ),
+        "the resource is proven ours": lambda orphan, _settings: _is_proven_ours(orphan),
+        "the owner is absent": lambda orphan, _settings: (
+            orphan.owner is OwnerState.ABSENT or orphan.entry.ephemeral
+        ),
+        "the grace period is over": lambda orphan, settings: (
+            orphan.age_s >= settings.grace_of(orphan.entry)
+        ),
+    }
+)
+"""Conditions for the deletion of an orphan; all must hold. Three more are checked elsewhere: the
+store belongs to this cluster (`Store.open`), this process leads (each call and each write is
+fenced by the Lease), and orphans are few (`limit_of`)."""
+
+
+def may_delete(orphan: Orphan, settings: SearchSettings) -> bool:
+    """Return whether every condition for the deletion of an orphan holds."""
+    return all(condition(orphan, settings) for condition in CONDITIONS.values())
+
+
+def limit_of(entry_count: int) -> int:
+    """Return the number of orphans above which a search deletes none."""
+    return max(MIN_DELETIONS_PER_SEARCH, int(entry_count * MAX_DELETION_SHARE))
+
+
+@dataclass(kw_only=True)
+class OrphanSearch:
+    """Search for orphans; the leader runs it at its start and periodically.
+
+    Attributes:
+        journal: the journal.
+        settings: settings of the search.
+        read_owner: reads the UID of an object from the API server, not from a cache; None = the
+            object does not exist. Raises KubeError.
+        is_cached: whether the caches contain the owner with its UID. True = the owner is not read.
+        is_active: whether a cloud call about the entry is in progress, so that the entry may
+            change at any moment.
+        access: returns the access to an entry's resource; a resource without access is only
+            reported.
+        events: event recorder.
+        about: object of the events, since an orphan has no Kubernetes object.
+        orphans: orphans that the last search found, by name of the entry.
+    """
+
+    journal: Journal
+    settings: SearchSettings
+    read_owner: Callable[[Owner], Awaitable[str | None]]
+    is_cached: Callable[[Owner], bool]
+    access: Callable[[JournalEntry], ResourceAccess | None]
+    events: Recorder
+    about: ObjectReference
+    is_active: Callable[[JournalEntry], bool] = lambda _entry: False
+    orphans: Mapping[str, Orphan] = field(init=False, default_factory=dict)
+    _since: dict[str, float] = field(init=False, default_factory=dict)
+    _reported: dict[str, str] = field(init=False, default_factory=dict)
+    _log: log.Logger = field(init=False, default_factory=lambda: log.logger("journal"))
+
+    async def run(self) -> None:
+        """Search once; report the orphans, and delete those that may be deleted."""
+        if not self.journal.is_open:
+            return
+        self.journal.prune(clock.now())
+        found: dict[str, Orphan] = {}
+
+        async def check(entry: JournalEntry) -> None:
+            orphan = await self._check(entry)
+            if orphan is not None:
+                found[entry.name] = orphan
+
+        entries = self.journal.by_state(EntryState.INTENT, EntryState.CREATED, EntryState.DELETING)
+        suspects = [entry for entry in entries if self._is_suspect(entry)]
+        await run_bounded(suspects, check, limit=MAX_CONCURRENT_CHECKS, name="orphan-search")
+        self.orphans = found
+        self._since = {name: at for name, at in self._since.items() if name in found}
+        deletable = [orphan for orphan in found.values() if may_delete(orphan, self.settings)]
+        # All orphans count, also those still in their grace period: the number is what warns.
+        ownerless = [one for one in found.values() if one.owner is OwnerState.ABSENT]
+        is_blocked = self.settings.deletes and len(ownerless) > limit_of(len(entries))
+        self._report(found, is_blocked=is_blocked)
+        for orphan in () if is_blocked else deletable:
+            await self._delete(orphan)
+
+    def _is_suspect(self, entry: JournalEntry) -> bool:
+        if self.is_active(entry):
+            return False
+        if entry.state is EntryState.INTENT and _age_s(entry) < SETTLE_S:
+            return False
+        return entry.ephemeral or not self.is_cached(entry.owner)
+
+    async def _check(self, entry: JournalEntry) -> Orphan | None:
+        """Examine one entry; return None if it is no orphan."""
+        owner = await self._owner_state(entry.owner)
+        if owner in (OwnerState.ALIVE, OwnerState.UNKNOWN) and not entry.ephemeral:
+            return None
+        look = await self._look(entry)
+        if look.finding is Finding.ABSENT:
+            await self._settle_absent(entry)
+            return None
+        now = clock.monotonic()
+        if owner is OwnerState.ABSENT and look.finding is not Finding.UNKNOWN:
+            since = self._since.setdefault(entry.name, now)
+        else:
+            # The grace period starts again: not every search confirmed the orphan.
+            since = now
+            self._since.pop(entry.name, None)
+        age_s = _age_s(entry) if entry.ephemeral else now - since
+        return Orphan(entry=entry, owner=owner, look=look, age_s=age_s)
+
+    async def _owner_state(self, owner: Owner) -> OwnerState:
+        try:
+            uid = await self.read_owner(owner)
+        except KubeError as error:
+            self._log.info("owner could not be read", name=owner.name, error=str(error))
+            return OwnerState.UNKNOWN
+        if uid is None:
+            return OwnerState.ABSENT
+        return OwnerState.ALIVE if uid == owner.uid else OwnerState.CHANGED
+
+    async def _look(self, entry: JournalEntry) -> CloudLook:
+        access = self.access(entry)
+        if access is None:
+            text = f"this provider cannot look up a {entry.resource}"
+            return CloudLook(finding=Finding.UNKNOWN, text=text)
+        try:
+            return await access.look(entry)
+        except CloudError as error:
+            return CloudLook(finding=Finding.UNKNOWN, text=str(error))
+
+    async def _settle_absent(self, entry: JournalEntry) -> None:
+        """Record that the cloud does not have the resource; an intent without one is dropped."""
+        try:
+            if entry.state is EntryState.INTENT:
+                await self.journal.drop([entry.name])
+            else:
+                await self.journal.put(replace(entry, state=EntryState.REMOVED))
+        except PersistenceError as error:
+            # The next search finds the same, and writes it again.
+            self._log.info("journal write failed", name=entry.name, error=str(error))
+
+    async def _delete(self, orphan: Orphan) -> None:
+        entry = orphan.entry
+        access = self.access(entry)
+        assert access is not None, "an orphan without access was never looked up"
+        # The search may have taken long, so read the owner again immediately before the deletion.
+        if not entry.ephemeral and await self._owner_state(entry.owner) is not OwnerState.ABSENT:
+            return
+        try:
+            # The intent of the deletion is durable first, as for every deletion.
+            await self.journal.put(replace(entry, state=EntryState.DELETING))
+            await access.delete(entry)
+            await self.journal.put(replace(entry, state=EntryState.REMOVED))
+        except (CloudError, PersistenceError) as error:
+            self._log.warning("orphan not deleted", name=entry.name, error=str(error))
+            return
+        self._log.info("orphan deleted", name=entry.name, resource=describe(entry))
+        text = f"Deleted {describe(entry)}, because its owner {describe_owner(entry)} is gone"
+        self.events.event(self.about, names.NORMAL, names.REASON_ORPHAN_DELETED, text)
+
+    def _report(self, found: Mapping[str, Orphan], *, is_blocked: bool) -> None:
+        """Set the metric; report each orphan once, and again when its text changes."""
+        counts: dict[tuple[str, str], int] = {}
+        for orphan in found.values():
+            action = "report"
+            if self.settings.deletes and orphan.owner is OwnerState.ABSENT:
+                action = "blocked" if is_blocked else "delete"
+            key = (orphan.entry.resource, action)
+            counts[key] = counts.get(key, 0) + 1
+        ORPHANS.clear()
+        for (resource, action), count in counts.items():
+            ORPHANS.labels(resource, action).set(count)
+        if is_blocked:
+            self._log.error("too many orphans, none is deleted", count=len(found))
+        texts = {name: report_text(orphan) for name, orphan in found.items()}
+        for name in sorted(texts):
+            if self._reported.get(name) == texts[name]:
+                continue
+            self._log.warning("orphan found", name=name, resource=describe(found[name].entry))
+            reason = names.REASON_ORPHANED_RESOURCE
+            self.events.event(self.about, names.WARNING, reason, texts[name])
+        self._reported = texts
+
+
+def _age_s(entry: JournalEntry) -> float:
+    """Return the seconds since the last change of an entry; 0 if its time is unreadable."""
+    changed = parse_optional_time(entry.updated_at)
+    return 0.0 if changed is None else (clock.now() - changed).total_seconds()
+
+
+def describe(entry: JournalEntry) -> str:
+    """Return kind, name and ID of an entry's resource for messages."""
+    shown = " ".join(filter(None, (entry.resource, entry.intended_name)))
+    return f"{shown} ({entry.resource_id})" if entry.resource_id else shown
+
+
+def describe_owner(entry: JournalEntry) -> str:
+    """Return kind and key of an entry's owner for messages."""
+    owner = entry.owner
+    return f"{owner.kind} {owner.namespace}/{owner.name}"
+
+
+def report_text(orphan: Orphan) -> str:
+    """Return the message about an orphan: what it is, and what to do."""
+    entry, owner = orphan.entry, describe_owner(orphan.entry)
+    forget = f"kube-ccm journal drop {entry.name}"
+    if orphan.look.finding is Finding.UNKNOWN:
+        return (
+            f"The owner {owner} of {describe(entry)} {orphan.owner.value}, and the resource could "
+            f"not be checked: {orphan.look.text}. If it is gone, forget it with `{forget}`"
+        )
+    return (
+        f"The owner {owner} of {describe(entry)} {orphan.owner.value}. If the resource is not "
+        f"needed, delete it in the cloud; to keep it, forget it with `{forget}`"
+    )

@@ -1,0 +1,406 @@
+"""The search for orphans: which resources it finds, which it deletes, and which never."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+from msgspec import structs
+
+from ccm.cloud.errors import Unavailable
+from ccm.kube.errors import Unreachable
+from ccm.model import ObjectReference
+from ccm.model.names import NORMAL, WARNING
+from ccm.persistence.engine import StoreProvider
+from ccm.persistence.envelope import WriterIdentity
+from ccm.persistence.interface import new_machine_id
+from ccm.persistence.journal import EntryState, Journal, JournalEntry, Owner, entry_name
+from ccm.persistence.memory import MemoryStore
+from ccm.runtime.orphans import (
+    CONDITIONS,
+    EPHEMERAL_GRACE_S,
+    GRACE_S,
+    MIN_DELETIONS_PER_SEARCH,
+    SETTLE_S,
+    CloudLook,
+    Finding,
+    Orphan,
+    OrphanSearch,
+    OwnerState,
+    SearchSettings,
+    may_delete,
+)
+from ccm.testing.clock import advance
+
+pytestmark = pytest.mark.virtual_time
+
+INSTANCE = "memory-0123456789abcdef"
+LEASE = ObjectReference(
+    kind="Lease", api_version="coordination.k8s.io/v1", namespace="kube-system", name="ccm", uid="l"
+)
+
+
+@dataclass
+class Cloud:
+    """A cloud with resources by ID, and the names of its entries that it marks."""
+
+    resources: dict[str, Finding] = field(default_factory=dict)
+    deleted: list[str] = field(default_factory=list)
+    fails: bool = False
+    refuses: bool = False
+
+    async def look(self, entry: JournalEntry) -> CloudLook:
+        if self.fails:
+            raise Unavailable("the cloud is down")
+        finding = self.resources.get(entry.intended_name, Finding.ABSENT)
+        return CloudLook(finding=finding, resource_id=f"id-{entry.intended_name}")
+
+    async def delete(self, entry: JournalEntry) -> None:
+        if self.refuses:
+            raise Unavailable("the cloud is down")
+        del self.resources[entry.intended_name]
+        self.deleted.append(entry.intended_name)
+
+
+@dataclass
+class World:
+    """Journal, cloud and API server of one search."""
+
+    deletes: bool = True
+    cloud: Cloud = field(default_factory=Cloud)
+    uids: dict[str, str] = field(default_factory=dict)
+    cached: set[str] = field(default_factory=set)
+    events: list[tuple[str, str]] = field(default_factory=list)
+    owner_reads: list[str] = field(default_factory=list)
+    api_fails: bool = False
+
+    def __post_init__(self) -> None:
+        self.provider = StoreProvider("memory", {INSTANCE: MemoryStore()})
+        self.start()
+
+    def start(self) -> None:
+        """A process starts with an empty memory."""
+        self.journal = Journal(writer=lambda: WriterIdentity(identity="a", epoch=1))
+        self.search = OrphanSearch(
+            journal=self.journal,
+            settings=SearchSettings(deletes=self.deletes),
+            read_owner=self._read_owner,
+            is_cached=lambda owner: owner.uid in self.cached,
+            access=lambda entry: None if entry.resource == "floatingip" else self.cloud,
+            events=self,
+            about=LEASE,
+        )
+
+    async def open(self) -> None:
+        await self.provider.initialize(new_machine_id("cluster", "kubernetes"))
+        await self.journal.open(self.provider, INSTANCE)
+
+    async def add(self, name: str, state: EntryState = EntryState.CREATED, **fields: object) -> str:
+        """Add a resource with its entry; its owner is `name`, with the UID `uid-NAME`."""
+        uid = f"uid-{name}"
+        entry = JournalEntry(
+            name=entry_name("loadbalancer", uid),
+            resource="loadbalancer",
+            provider="sim",
+            owner=Owner(api_version="v1", kind="Service", namespace="default", name=name, uid=uid),
+            state=state,
+            intended_name=name,
+            resource_id=f"id-{name}",
+        )
+        entry = structs.replace(entry, **fields)
+        self.cloud.resources.setdefault(name, Finding.MARKED)
+        await self.journal.put(entry)
+        return entry.name
+
+    def state(self, name: str) -> EntryState | None:
+        entry = self.journal.entries.get(name)
+        return None if entry is None else entry.state
+
+    def event(self, reference: ObjectReference, kind: str, reason: str, message: str) -> None:
+        assert reference is LEASE
+        self.events.append((kind, reason))
+
+    async def _read_owner(self, owner: Owner) -> str | None:
+        self.owner_reads.append(owner.name)
+        if self.api_fails:
+            raise Unreachable("the API server is down", kind="refused")
+        return self.uids.get(owner.name)
+
+
+@pytest.fixture
+async def world() -> World:
+    made = World()
+    await made.open()
+    return made
+
+
+async def run(world: World, *, hours: float = 0.0) -> None:
+    await advance(hours * 3600)
+    await world.search.run()
+
+
+@pytest.mark.row("journal-04")
+async def test_orphan_is_deleted_after_the_grace_period_only(world: World) -> None:
+    name = await world.add("web")
+    await run(world)
+    await run(world, hours=0.9)
+    assert world.cloud.deleted == []
+    await run(world, hours=0.2)
+    assert (world.cloud.deleted, world.state(name)) == (["web"], EntryState.REMOVED)
+    assert world.events == [(WARNING, "OrphanedResource"), (NORMAL, "OrphanDeleted")]
+    await run(world, hours=1)
+    assert world.cloud.deleted == ["web"]
+
+
+ORPHAN = Orphan(
+    entry=JournalEntry(
+        name="loadbalancer-1",
+        resource="loadbalancer",
+        provider="sim",
+        owner=Owner(api_version="v1", kind="Service", namespace="default", name="web", uid="u"),
+        state=EntryState.CREATED,
+        resource_id="7",
+    ),
+    owner=OwnerState.ABSENT,
+    look=CloudLook(finding=Finding.MARKED, resource_id="7"),
+    age_s=GRACE_S,
+)
+EPHEMERAL = replace(
+    ORPHAN,
+    entry=structs.replace(ORPHAN.entry, resource="sshkey", ephemeral=True),
+    owner=OwnerState.ALIVE,
+    look=CloudLook(finding=Finding.UNMARKED, resource_id="7"),
+    age_s=EPHEMERAL_GRACE_S,
+)
+DELETES = SearchSettings(deletes=True)
+
+
+@pytest.mark.row("journal-04")
+@pytest.mark.parametrize(
+    ("missing", "orphan", "settings"),
+    [
+        ("the mode is delete", ORPHAN, SearchSettings()),
+        (
+            "the cloud shows the resource",
+            replace(ORPHAN, look=CloudLook(finding=Finding.UNKNOWN)),
+            DELETES,
+        ),
+        (
+            "the resource is proven ours",
+            replace(ORPHAN, look=CloudLook(finding=Finding.UNMARKED, resource_id="7")),
+            DELETES,
+        ),
+        (
+            "the resource is proven ours",
+            replace(EPHEMERAL, look=CloudLook(finding=Finding.UNMARKED, resource_id="8")),
+            DELETES,
+        ),
+        (
+            "the resource is proven ours",
+            replace(
+                EPHEMERAL,
+                entry=structs.replace(EPHEMERAL.entry, resource_id=""),
+                look=CloudLook(finding=Finding.UNMARKED, resource_id=""),
+            ),
+            DELETES,
+        ),
+        ("the owner is absent", replace(ORPHAN, owner=OwnerState.ALIVE), DELETES),
+        ("the owner is absent", replace(ORPHAN, owner=OwnerState.CHANGED), DELETES),
+        ("the owner is absent", replace(ORPHAN, owner=OwnerState.UNKNOWN), DELETES),
+        ("the grace period is over", replace(ORPHAN, age_s=GRACE_S - 1), DELETES),
+        ("the grace period is over", replace(EPHEMERAL, age_s=EPHEMERAL_GRACE_S - 1), DELETES),
+    ],
+)
+def test_each_missing_condition_prevents_the_deletion(
+    missing: str, orphan: Orphan, settings: SearchSettings
+) -> None:
+    failed = [text for text, condition in CONDITIONS.items() if not condition(orphan, settings)]
+    assert missing in failed
+    assert not may_delete(orphan, settings)
+
+
+@pytest.mark.row("journal-04")
+def test_orphan_that_meets_every_condition_may_be_deleted() -> None:
+    assert may_delete(ORPHAN, DELETES)
+    assert may_delete(EPHEMERAL, DELETES)
+
+
+@pytest.mark.row("journal-04")
+async def test_mode_report_deletes_nothing() -> None:
+    world = World(deletes=False)
+    await world.open()
+    name = await world.add("web")
+    for _ in range(5):
+        await run(world, hours=1)
+    assert (world.cloud.deleted, world.state(name)) == ([], EntryState.CREATED)
+    assert world.events == [(WARNING, "OrphanedResource")]
+
+
+@pytest.mark.row("journal-04")
+async def test_owner_that_returns_before_the_deletion_keeps_its_resource(world: World) -> None:
+    await world.add("web")
+    await run(world)
+    await advance(2 * GRACE_S)
+    reads = world._read_owner
+
+    async def first_absent_then_back(owner: Owner) -> str | None:
+        answer = await reads(owner)
+        world.uids["web"] = "uid-web"
+        return answer
+
+    world.search.read_owner = first_absent_then_back
+    await run(world)
+    assert world.cloud.deleted == []
+
+
+@pytest.mark.row("journal-05")
+async def test_many_orphans_are_reported_and_none_is_deleted(world: World) -> None:
+    for number in range(MIN_DELETIONS_PER_SEARCH + 1):
+        await world.add(f"web-{number}")
+    await run(world)
+    await run(world, hours=2)
+    assert world.cloud.deleted == []
+    # The owner of one of them is back: the others are few enough.
+    world.uids["web-0"] = "uid-web-0"
+    await run(world)
+    assert len(world.cloud.deleted) == MIN_DELETIONS_PER_SEARCH
+    assert "web-0" in world.cloud.resources
+
+
+@pytest.mark.row("journal-05")
+async def test_limit_grows_with_the_number_of_entries(world: World) -> None:
+    for number in range(100):
+        await world.add(f"web-{number}")
+        if number >= 10:
+            world.cached.add(f"uid-web-{number}")
+    await run(world)
+    await run(world, hours=2)
+    assert len(world.cloud.deleted) == 10
+
+
+@pytest.mark.row("journal-06")
+async def test_owner_of_the_same_name_with_another_uid_is_reported(world: World) -> None:
+    name = await world.add("web")
+    world.uids["web"] = "uid-new"
+    for _ in range(5):
+        await run(world, hours=1)
+    assert (world.cloud.deleted, world.state(name)) == ([], EntryState.CREATED)
+    assert world.search.orphans[name].owner is OwnerState.CHANGED
+    assert world.events == [(WARNING, "OrphanedResource")]
+
+
+@pytest.mark.row("journal-02")
+@pytest.mark.parametrize("exists", [True, False])
+async def test_intent_without_owner_is_resolved_by_a_look_at_the_cloud(
+    world: World, exists: bool
+) -> None:
+    name = await world.add("web", EntryState.INTENT, resource_id="")
+    if not exists:
+        del world.cloud.resources["web"]
+    await advance(SETTLE_S - 1)
+    await run(world)
+    assert world.owner_reads == [], "the creation may still run"
+    await advance(1)
+    await run(world)
+    assert (name in world.search.orphans) is exists
+    assert world.state(name) is (EntryState.INTENT if exists else None)
+
+
+@pytest.mark.row("journal-02")
+async def test_intent_of_a_living_owner_is_left_to_its_controller(world: World) -> None:
+    name = await world.add("web", EntryState.INTENT)
+    world.uids["web"] = "uid-web"
+    await run(world, hours=1)
+    assert (world.search.orphans, world.state(name)) == ({}, EntryState.INTENT)
+
+
+@pytest.mark.parametrize("state", [EntryState.CREATED, EntryState.DELETING])
+async def test_resource_that_the_cloud_does_not_have_is_recorded_as_removed(
+    world: World, state: EntryState
+) -> None:
+    name = await world.add("web", state)
+    del world.cloud.resources["web"]
+    await run(world)
+    assert (world.state(name), world.events) == (EntryState.REMOVED, [])
+
+
+async def test_cached_owners_cause_no_request(world: World) -> None:
+    await world.add("web")
+    world.cached.add("uid-web")
+    await run(world, hours=1)
+    assert world.owner_reads == []
+
+
+@pytest.mark.parametrize("failure", ["api", "cloud"])
+async def test_failed_read_proves_nothing(world: World, failure: str) -> None:
+    name = await world.add("web")
+    world.api_fails, world.cloud.fails = failure == "api", failure == "cloud"
+    for _ in range(5):
+        await run(world, hours=1)
+    assert (world.cloud.deleted, world.state(name)) == ([], EntryState.CREATED)
+    world.api_fails = world.cloud.fails = False
+    world.uids["web"] = "uid-web"
+    await run(world)
+    assert world.search.orphans == {}
+
+
+@pytest.mark.row("journal-09")
+async def test_ephemeral_resource_is_cleaned_without_its_owner(world: World) -> None:
+    world.uids["web"] = "uid-web"
+    world.cached.add("uid-web")
+    name = await world.add("web", resource="sshkey", ephemeral=True)
+    world.cloud.resources["web"] = Finding.UNMARKED
+    await run(world, hours=0.1)
+    assert world.cloud.deleted == []
+    await run(world, hours=0.1)
+    assert (world.cloud.deleted, world.state(name)) == (["web"], EntryState.REMOVED)
+
+
+@pytest.mark.row("journal-10")
+async def test_search_can_be_interrupted_at_any_point(world: World) -> None:
+    await world.add("web")
+    await run(world)
+    world.cloud.refuses = True
+    await run(world, hours=2)
+    (entry,) = world.journal.entries.values()
+    assert (entry.state, world.cloud.deleted) == (EntryState.DELETING, [])
+    await world.journal.close()
+
+    world.cloud.refuses = False
+    world.start()
+    await world.journal.open(world.provider, INSTANCE)
+    await run(world)
+    assert world.cloud.deleted == [], "a new process waits for the grace period again"
+    await run(world, hours=2)
+    (entry,) = world.journal.entries.values()
+    assert (entry.state, world.cloud.deleted) == (EntryState.REMOVED, ["web"])
+
+
+@pytest.mark.row("journal-04")
+async def test_grace_period_starts_again_after_a_search_that_confirmed_nothing(
+    world: World,
+) -> None:
+    await world.add("web")
+    await run(world)
+    world.cloud.fails = True
+    await run(world, hours=2)
+    world.cloud.fails = False
+    await run(world, hours=0.1)
+    assert world.cloud.deleted == []
+    await run(world, hours=1)
+    assert world.cloud.deleted == ["web"]
+
+
+async def test_entry_with_a_call_in_progress_is_left_alone(world: World) -> None:
+    name = await world.add("web")
+    world.search.is_active = lambda entry: entry.name == name
+    await run(world, hours=2)
+    assert (world.owner_reads, world.search.orphans) == ([], {})
+
+
+async def test_resource_without_access_is_reported_only(world: World) -> None:
+    name = await world.add("web", resource="floatingip")
+    for _ in range(3):
+        await run(world, hours=1)
+    assert world.search.orphans[name].look.finding is Finding.UNKNOWN
+    assert (world.cloud.deleted, world.events) == ([], [(WARNING, "OrphanedResource")])
