@@ -10,7 +10,7 @@ import asyncio
 import gc
 import importlib
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -149,13 +149,20 @@ class ControllerRunner:
             importlib.import_module(manifest.modules[0])
             await asyncio.sleep(0)  # an import blocks; let leader election run before the next
 
-    async def run(self, handle: CloudClient, election: Election | None) -> None:
+    async def run(
+        self,
+        handle: CloudClient,
+        election: Election | None,
+        *,
+        beside: Callable[[ControllerContext], Coroutine[Any, Any, None]] | None = None,
+    ) -> None:
         """Run the leader's caches and controllers until cancelled.
 
         Args:
             handle: client for calls to the cloud.
             election: competes for the shared leases; None means that all controllers run without
                 them.
+            beside: further work, which gets the dependencies of the controllers.
         """
         resync_s = self._options.min_resync_period.total_seconds()
         informers = SharedInformers(self._clients.named(INFORMERS), resync_s=resync_s)
@@ -189,6 +196,8 @@ class ControllerRunner:
                     group.start(context.deletions.run(), name="deletions")
                 if self._plan is not NO_MIGRATION:
                     group.start(self._run_migrated(context, election), name="migration")
+                if beside is not None:
+                    group.start(beside(context), name="beside")
                 await self._run_assigned(context, election)
         finally:
             self._running.clear()

@@ -280,7 +280,8 @@ class Daemon:
             else self._stores.opened(self._options.cluster_name, *self._election.writer()),
             nullcontext() if self._journal is None else self._journal.running(self._holder.handle),
         ):
-            await self._controllers.run(self._holder.handle, self._election)
+            beside = None if self._journal is None else self._journal.run
+            await self._controllers.run(self._holder.handle, self._election, beside=beside)
 
     def load_persistence(self, clients: ClientFactory) -> None:
         """Read the persistence configuration, and prepare the journal. Raises Misconfigured."""
@@ -296,8 +297,8 @@ class Daemon:
         )
         self.vitals.persistence = self._stores.health
         if self._options.journal != JOURNAL_OFF:
-            self._journal = journal.DaemonJournal(
-                self._options.journal, self._stores, self._election.record_event
+            self._journal = self.vitals.journal = journal.DaemonJournal(
+                self._options, self._stores, self._election.record_event
             )
 
     async def _watch_provider(self) -> None:

@@ -1,4 +1,4 @@
-"""The daemon's state, served at `/healthz`, `/livez`, `/readyz` and `/explain`.
+"""The daemon's state, served at `/healthz`, `/livez`, `/readyz`, `/explain`, `/journal`.
 
 `/livez` and `/healthz` fail only for faults that a restart repairs:
 
@@ -21,6 +21,9 @@ ready: it has no caches to check.
 `/explain?kind=node&name=NAME` returns the daemon's information about one object, for
 `kube-ccm explain`. For other kinds, the name is `NAMESPACE/NAME`. The caller needs permission for
 the verb `get` on the path. The request causes no call to the API server or the cloud.
+
+`/journal` returns the journal of cloud resources, for `kube-ccm journal`. A POST changes the
+journal; it needs permission for the verb `post`.
 """
 
 from __future__ import annotations
@@ -30,13 +33,14 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ccm.app.delegated_auth import RawClient
 from ccm.app.options import Options
 from ccm.base import clock, redact
+from ccm.base.decoding import DECODE_ERRORS
 from ccm.cloud.blocking import exhausted_pools
 from ccm.cloud.calls.client import CloudClient
 from ccm.kube import errors, workqueue
@@ -44,10 +48,13 @@ from ccm.kube.informer import Informer, SharedInformers
 from ccm.kube.leader import LeaderElector
 from ccm.runtime.controller import Runnable
 from ccm.runtime.deletions import DeletionRecord
-from ccm.runtime.object_status import ExplainResponse
+from ccm.runtime.object_status import DaemonResponse, ExplainResponse
 from ccm.serving.health import PASSED, PING, CheckResult, HealthCheck, failed
 from ccm.serving.http import JSON, Handler, Request, Response, text
 from ccm.serving.ttl_cache import TTLCache
+
+if TYPE_CHECKING:
+    from ccm.app.journal import DaemonJournal
 
 MAX_LATE_BEATS = 5
 """Number of consecutive late beats (`BEAT_S`, `LATE_S`) that make the event loop unhealthy.
@@ -264,6 +271,7 @@ class DaemonState:
         deletions: record of past and blocked deletions; None unless this replica leads.
         controllers: health of each controller that this leader started or skipped, by name.
         persistence: health check of persistent storage; None if no storage is configured.
+        journal: the journal of cloud resources; None with `--journal=off`.
     """
 
     def __init__(self) -> None:
@@ -279,6 +287,7 @@ class DaemonState:
         self.running_controllers: dict[str, Runnable] = {}
         self.deletions: DeletionRecord | None = None
         self.persistence: Callable[[], Awaitable[CheckResult]] | None = None
+        self.journal: DaemonJournal | None = None
 
     async def measure_loop_lag(self) -> None:
         """Count late beats of the event loop, until cancelled."""
@@ -287,6 +296,14 @@ class DaemonState:
             await asyncio.sleep(BEAT_S)
             late = clock.monotonic() - due > LATE_S
             self.late_beats = self.late_beats + 1 if late else 0
+
+    @property
+    def leads(self) -> bool:
+        """Whether this replica leads; without an election, as soon as it has caches."""
+        electors = self.electors.values()
+        if not electors:
+            return self.informers is not None
+        return any(elector.is_leader for elector in electors)
 
     def opened(self, handle: CloudClient) -> None:
         """Record that the provider is open."""
@@ -358,6 +375,7 @@ def explain_page(options: Options, vitals: DaemonState) -> Handler:
 def explain_object(kind: str, name: str, options: Options, vitals: DaemonState) -> ExplainResponse:
     """Return the `/explain` response about an object, without calls to API server or cloud."""
     electors = vitals.electors.values()
+    journal = vitals.journal
     accounts = [
         msgspec.structs.replace(account, controller=controller)
         for controller, work in vitals.running_controllers.items()
@@ -368,10 +386,7 @@ def explain_object(kind: str, name: str, options: Options, vitals: DaemonState) 
         kind=kind,
         name=name,
         provider=options.cloud_provider,
-        # Without an election, the daemon leads as soon as it has caches.
-        leads=any(candidate.is_leader for candidate in electors)
-        if electors
-        else vitals.informers is not None,
+        leads=vitals.leads,
         lease="; ".join(elector.renewal_problem for elector in electors if elector.renewal_problem),
         opening=redact.mask_text(vitals.not_open_reason),
         api="; ".join(_failing_watches(vitals)),
@@ -387,7 +402,32 @@ def explain_object(kind: str, name: str, options: Options, vitals: DaemonState) 
             for deletion in (deletions.blocked(deletion_kind) if deletions is not None else ())
             if deletion.key == name
         ],
+        journal=[] if journal is None else journal.resources_of(kind, name),
     )
+
+
+def journal_page(vitals: DaemonState) -> Handler:
+    """Return the handler of `/journal`."""
+
+    async def answer(request: Request) -> Response:
+        response = DaemonResponse(fault="the journal is off; see the flag --journal")
+        if vitals.journal is not None:
+            # Imported only with a journal.
+            from ccm.runtime.journal_report import JournalChange
+
+            if request.method != "POST":
+                response = vitals.journal.read()
+            else:
+                try:
+                    change = msgspec.json.decode(await request.read(), type=JournalChange)
+                except DECODE_ERRORS as error:
+                    return text(f"the body is no change of the journal: {error}\n", 400)
+                response = await vitals.journal.change(change)
+        opening = redact.mask_text(vitals.not_open_reason)
+        response = msgspec.structs.replace(response, leads=vitals.leads, opening=opening)
+        return Response(body=msgspec.json.encode(response), content_type=JSON)
+
+    return answer
 
 
 def _failing_watches(vitals: DaemonState) -> list[str]:

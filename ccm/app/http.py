@@ -41,7 +41,7 @@ from ccm.kube import config as kube_config
 from ccm.kube.client import Client
 from ccm.kube.transport import Transport
 from ccm.model import Service
-from ccm.runtime.object_status import EXPLAIN_PATH
+from ccm.runtime.object_status import EXPLAIN_PATH, JOURNAL_PATH
 from ccm.serving import acceptor, admission, http, tls
 from ccm.serving.admission import AnnotationSchema, ServiceAnnotations, Webhook
 from ccm.serving.authentication import Authenticator, Trust
@@ -183,6 +183,7 @@ def pages(options: Options, checks: Checks, vitals: DaemonState) -> dict[str, ht
         "/metrics/slis": slis.page,
         "/configz": configz_page(options),
         EXPLAIN_PATH: health.explain_page(options, vitals),
+        JOURNAL_PATH: health.journal_page(vitals),
     }
     for name in ("healthz", "livez", "readyz"):
         handlers |= HealthEndpoint(name, getattr(checks, name), slis=slis).pages

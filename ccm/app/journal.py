@@ -1,38 +1,77 @@
-"""The journal of cloud resources in the daemon: active while this replica leads."""
+"""The journal of cloud resources in the daemon: active while this replica leads.
+
+Beside the controllers, the leader searches for orphans, and carries out the changes that users
+request. Both are the leader's own work: they end with the Lease.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from contextvars import copy_context
 
+from ccm.app.journalaccess import ClusterAccess, explained_kind
+from ccm.app.journalchanges import JournalChanges, RefusedChange
+from ccm.app.options import Options
 from ccm.app.persistence import PersistenceStores
+from ccm.base import log
+from ccm.base.backoff import jittered
+from ccm.base.tasks import NamedTaskGroup
 from ccm.cloud.calls.client import CloudClient
 from ccm.model import names
 from ccm.model.names import NORMAL, WARNING
-from ccm.persistence.journal import Journal
+from ccm.persistence.journal import Journal, PageStore
+from ccm.runtime.controller import wait_for_sync
 from ccm.runtime.journal import CallJournal
+from ccm.runtime.journal_report import JournalChange, JournalResponse, ReportedOrphan, by_age
+from ccm.runtime.manifest import ControllerContext
+from ccm.runtime.orphans import OrphanSearch, SearchSettings, describe, report_text
+
+DELETE = "delete"
+"""Value of `--journal` with which orphans are deleted."""
+
+START_S = 10.0
+"""Seconds from the opening of the journal to the first search. By then the caches exist; without
+them, the search would read every owner from the API server."""
+
+JITTER = 0.2
+
+NOT_LOADED = (
+    "the journal is not loaded yet; the log and the health check persistence of the daemon say why"
+)
 
 
 class DaemonJournal:
     """Journal of the daemon, and the recorder of its cloud calls.
 
     Args:
-        mode: value of `--journal`, not `off`.
+        options: the flags; `--journal` is not `off`.
         stores: storage of the daemon; loads the journal once it is open.
         record_event: called with (type, reason, message), to record an event about the daemon.
     """
 
     def __init__(
         self,
-        mode: str,
+        options: Options,
         stores: PersistenceStores,
         record_event: Callable[[str, str, str], None],
     ) -> None:
-        self.mode = mode
         self._record_event = record_event
+        self._settings = SearchSettings(
+            deletes=options.journal == DELETE,
+            grace_s=options.journal_grace_period.total_seconds(),
+            ephemeral_grace_s=options.journal_ephemeral_grace_period.total_seconds(),
+        )
+        self._period_s = options.journal_check_period.total_seconds()
+        self._loaded = asyncio.Event()
+        self._search: OrphanSearch | None = None
+        self._start: Callable[[JournalChange], asyncio.Task[JournalResponse]] | None = None
+        self._changing = asyncio.Lock()
         self.journal = Journal(writer=stores.writer, on_change=self._on_change)
         self.calls = CallJournal(self.journal, blocks=stores.when_unavailable == "block")
-        stores.on_open = self.journal.open
+        stores.on_open = self._load
 
     @asynccontextmanager
     async def running(self, client: CloudClient) -> AsyncIterator[None]:
@@ -43,6 +82,109 @@ class DaemonJournal:
         finally:
             client.set_recorder(None)
             await self.journal.close()
+
+    async def run(self, context: ControllerContext) -> None:
+        """Search for orphans and carry out changes until cancelled, once the journal is loaded."""
+        access, journal = ClusterAccess(context), self.journal
+        search = self._search = OrphanSearch(
+            journal=journal,
+            settings=self._settings,
+            read_owner=access.owners.uid,
+            is_cached=access.is_cached,
+            access=access.access_to,
+            record_event=self._record_event,
+        )
+        changes = JournalChanges(
+            journal=journal,
+            owners=access.owners,
+            client=context.cloud_client,
+            listed=access.listed,
+        )
+        await self._loaded.wait()
+        async with NamedTaskGroup() as group:
+            leader = copy_context()  # with the guard of the Lease, which HTTP requests lack
+            self._start = lambda change: leader.run(
+                group.start, self._carry_out(changes, change), name="journal-change"
+            )
+            try:
+                await asyncio.sleep(START_S)
+                await wait_for_sync(context.informers, component="journal")
+                await self._search_periodically(search)
+            finally:
+                self._start = None
+
+    def read(self) -> JournalResponse:
+        """Return all entries, and the orphans of the last search."""
+        entries, search = self.journal.entries, self._search
+        orphans = search.orphans.items() if search is not None else ()
+        return JournalResponse(
+            fault="" if self.journal.is_open else NOT_LOADED,
+            entries=by_age(entries.values()),
+            orphans=[
+                ReportedOrphan(name=name, text=report_text(orphan))
+                for name, orphan in sorted(orphans)
+                if name in entries
+            ],
+        )
+
+    async def change(self, change: JournalChange) -> JournalResponse:
+        """Carry out a change as the leader. It continues if the caller is cancelled."""
+        if self._start is None:
+            return JournalResponse(fault=NOT_LOADED)
+        task = self._start(change)
+        await asyncio.wait({task})
+        return JournalResponse(fault=NOT_LOADED) if task.cancelled() else task.result()
+
+    def resources_of(self, kind: str, key: str) -> list[str]:
+        """Return texts about the recorded resources of an object, the oldest first.
+
+        Args:
+            kind: kind of the object, as in `/explain`.
+            key: `NAMESPACE/NAME` of the object; its predecessors of that name are included.
+        """
+        return [
+            f"{describe(entry)}: {entry.state.value}, created {entry.created_at}, last changed "
+            f"{entry.updated_at} by {entry.writer}"
+            + (f"; last error: {entry.last_error}" if entry.last_error else "")
+            for entry in by_age(
+                entry
+                for entry in self.journal.entries.values()
+                if f"{entry.owner.namespace}/{entry.owner.name}" == key
+                and explained_kind(entry.owner) == kind
+            )
+        ]
+
+    async def _load(self, store: PageStore, instance: str) -> None:
+        await self.journal.open(store, instance)
+        self._loaded.set()
+
+    async def _search_periodically(self, search: OrphanSearch) -> None:
+        rng = random.Random()
+        while True:
+            try:
+                await search.run()
+            except Exception as error:  # noqa: BLE001 - the journal must not end the controllers
+                log.logger("journal").error("orphan search failed unexpectedly", exc_info=error)
+            await asyncio.sleep(jittered(self._period_s, JITTER, rng))
+
+    async def _carry_out(self, changes: JournalChanges, change: JournalChange) -> JournalResponse:
+        logger = log.logger("journal")
+        async with self._changing:
+            try:
+                done = await changes.execute(change)
+            except RefusedChange as error:
+                return JournalResponse(fault=str(error))
+            except Exception as error:
+                logger.error("journal change failed unexpectedly", exc_info=error)
+                return JournalResponse(fault=f"unexpected {type(error).__name__}; see the log")
+            logger.info(
+                "journal changed",
+                action=change.action,
+                name=change.name,
+                owner=change.owner,
+                dry_run=change.dry_run,
+            )
+            return JournalResponse(done=done)
 
     def _on_change(self, is_up: bool, reason: str) -> None:
         if is_up:

@@ -21,6 +21,7 @@ from ccm.cli import (
     completion,
     doctor,
     explain,
+    journal,
     new_provider,
     orphans,
     plan,
@@ -46,6 +47,7 @@ with your cluster (`...`: the daemon's flags):
   kube-ccm doctor ...                  check the cluster, the cloud and the daemon's setup
   kube-ccm plan ...                    show what the daemon would change, without changing it
   kube-ccm explain node NAME           explain the state of a node, Service or Machine
+  kube-ccm journal list                show the resources that the daemon created, and their owners
   kube-ccm orphans ...                 list load balancers that belong to no Service
   kube-ccm rollout status mcd/NAME     show a rollout of Machines; undo, pause or resume it
   source <(kube-ccm completion bash)   enable shell completion, also for the daemon
@@ -102,6 +104,7 @@ def build_parser() -> argparse.ArgumentParser:
         doctor,
         plan,
         explain,
+        journal,
         orphans,
         rollout,
         new_provider,

@@ -190,6 +190,14 @@ def show(out: TextIO, lines: Iterable[str]) -> None:
     out.flush()
 
 
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a table."""
+    widths = [max(len(cell) for cell in column) for column in zip(head, *rows, strict=True)]
+    for row in (head, *rows):
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        yield "  ".join(cells).rstrip()
+
+
 def show_json(out: TextIO, value: object) -> None:
     """Write a value as JSON, with characters that are not printable escaped."""
     import msgspec

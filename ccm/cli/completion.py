@@ -18,7 +18,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from ccm.base import interpreter
-from ccm.cli import command, doctor, explain, orphans, plan, rollout
+from ccm.cli import command, doctor, explain, journal, orphans, plan, rollout
 
 if TYPE_CHECKING:
     from ccm.base.flags import Flag
@@ -112,10 +112,16 @@ SCRIPTS: Mapping[str, str] = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 `ASK` stands for the command line that prints completions, `PROGRAMS` for the completed programs.
 """
 
-_COMMANDS = {module.NAME: module.COMMAND for module in (doctor, explain, orphans, plan, rollout)}
+_COMMANDS = {
+    module.NAME: module.COMMAND for module in (doctor, explain, journal, orphans, plan, rollout)
+}
 """Subcommands that take the daemon's flags."""
 
-_FIRST_WORDS = {explain.NAME: explain.OBJECTS, rollout.NAME: rollout.ACTIONS}
+_FIRST_WORDS = {
+    explain.NAME: explain.OBJECTS,
+    journal.NAME: journal.ACTIONS,
+    rollout.NAME: rollout.ACTIONS,
+}
 
 _PROVIDERS = "ccm.providers"
 """Entry-point group of providers; a copy, because importing `ccm.cloud.registry` is slow."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from ccm.base import flags as checks
 from ccm.base.flags import FlagSection
@@ -18,6 +18,9 @@ from ccm.cli.command import EXIT_OK, ParsedCommand
 from ccm.doctor import CHECK_LIMIT_S, ExaminationError
 from ccm.gardener.names import GROUP as GARDENER
 from ccm.kubermatic.names import GROUP as KUBERMATIC
+
+if TYPE_CHECKING:
+    from ccm.kube.credentials import TlsSettings
 
 _INTRODUCTION = """\
 Explains why a node is not initialised or not deleted, a Service has no load balancer, a Machine has
@@ -89,6 +92,7 @@ _SHORT = {
     "md": f"machinedeployment.{KUBERMATIC}",
 }
 _SECTION = FlagSection(NAME, ours=True)
+_CONNECTION = FlagSection("connection to the daemon", ours=True)
 
 
 def _wrong_address(word: str) -> str:
@@ -112,24 +116,46 @@ def _authorities(file: str) -> bytes | None:
 
 
 @dataclass(frozen=True)
-class _Own:
-    output: str = command.output(_SECTION, "table")
-    address: str = _SECTION.flag(
+class ConnectionFlags:
+    """Flags of a subcommand that connects to the daemon."""
+
+    address: str = _CONNECTION.flag(
         "",
         "Host and port of the daemon. Empty: connect to the leader by port-forward.",
         check=_wrong_address,
     )
-    ca: str = _SECTION.flag(
+    ca: str = _CONNECTION.flag(
         "", "PEM file with the CA certificates of the daemon at --address.", check=_wrong_file
     )
-    insecure: bool = _SECTION.flag(
+    insecure: bool = _CONNECTION.flag(
         False,
         "Do not verify the certificate of the daemon at --address, which is self-signed unless "
         "one is configured. Any server at that address gets your token.",
     )
-    timeout: timedelta = _SECTION.flag(  # noqa: RUF009 - it is `dataclasses.field`
+    timeout: timedelta = _CONNECTION.flag(  # noqa: RUF009 - it is `dataclasses.field`
         timedelta(seconds=CHECK_LIMIT_S), "Time limit of one request.", check=checks.positive
     )
+
+
+@dataclass(frozen=True)
+class _Own(ConnectionFlags):
+    output: str = command.output(_SECTION, "table")
+
+
+def trust_of(own: Mapping[str, Any]) -> TlsSettings:
+    """Return the TLS settings for the daemon at `--address`."""
+    from ccm.kube.credentials import TlsSettings
+
+    return TlsSettings(authorities=_authorities(own["ca"]), insecure=own["insecure"])
+
+
+def address_faults(own: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a message if `--address` needs another flag."""
+    if own["address"] and not (own["ca"] or own["insecure"]):
+        yield (
+            "--address needs --ca=FILE with the CA of the daemon's certificate, or --insecure; "
+            "use --insecure only if the server at that address may get your token"
+        )
 
 
 def kind_of(word: str) -> tuple[str, str]:
@@ -150,11 +176,7 @@ def _faults(words: Sequence[str], own: Mapping[str, Any]) -> Iterator[str]:
             "expected node NAME, or service, machine, machineset or machinedeployment with "
             f"NAMESPACE/NAME; got {shown!r}"
         )
-    if own["address"] and not (own["ca"] or own["insecure"]):
-        yield (
-            "--address needs --ca=FILE with the CA of the daemon's certificate, or --insecure; "
-            "use --insecure only if the server at that address may get your token"
-        )
+    yield from address_faults(own)
 
 
 async def explain_object(
@@ -168,17 +190,15 @@ async def explain_object(
     from ccm.base import redact
     from ccm.doctor import explain, explain_facts, reach
     from ccm.doctor.case import Case
-    from ccm.kube.credentials import TlsSettings
     from ccm.kube.errors import KubeError
 
     own, (word, name) = request.own_flags, request.arguments
     kind, group = kind_of(word)
-    trust = TlsSettings(authorities=_authorities(own["ca"]), insecure=own["insecure"])
     case = Case(options=request.options, environ=environ, limit_s=own["timeout"].total_seconds())
     try:
         await reach.connect(case)
         subject = await explain_facts.gather_facts(
-            case, kind, name, own["address"], trust, group=group
+            case, kind, name, own["address"], trust_of(own), group=group
         )
     except KubeError as error:
         raise ExaminationError(redact.mask_text(f"{case.cluster.server}: {error}")) from error

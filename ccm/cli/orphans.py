@@ -1,6 +1,7 @@
 """`kube-ccm orphans`: shows load balancers of this cluster that belong to no Service.
 
-With `--delete`, it deletes one of these load balancers.
+It also shows the orphans that the daemon has found with its journal. With `--delete`, it deletes
+one of the load balancers.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
     from ccm.model import Service
 
 _INTRODUCTION = """\
-Shows this cluster's load balancers in the cloud that belong to no Service. The daemon never deletes
-them; it reports them in an Event and in the metric ccm_service_orphans. VMs are not shown: kube-ccm
-doctor reports those without a Machine.
+Shows this cluster's load balancers in the cloud that belong to no Service, if the provider can list
+load balancers. The daemon never deletes them; it reports them in an Event and in the metric
+ccm_service_orphans. With --journal=report or delete, the command also asks the leader for the
+resources in the journal whose owner is gone, with the permissions of kube-ccm journal. Other VMs
+are not shown: kube-ccm doctor reports those without a Machine.
 
 Usage: kube-ccm orphans [--delete=NAME] [the daemon's flags]
 
@@ -61,18 +64,25 @@ async def show_or_delete(
 
     Raises:
         ExaminationError: a request to the cloud or the API server failed, the provider lacks an
-            interface, or the load balancer belongs to a Service or another cluster.
+            interface and there is no journal, or the load balancer belongs to a Service or another
+            cluster.
     """
+    from ccm.app.options.generic import JOURNAL_OFF
     from ccm.base import redact
     from ccm.cloud.errors import CloudError
+    from ccm.cloud.interface import LoadBalancerDigests
     from ccm.doctor.case import Case
     from ccm.kube.errors import KubeError
 
     case = Case(options=request.options, environ=environ)
     name = request.own_flags["delete"]
     try:
-        handle = await _opened(case)
-        orphans = await _orphans(case, handle)
+        handle, lines = await _opened(case), list[str]()
+        orphans: Sequence[LoadBalancerRecord] = ()
+        if handle.offers(LoadBalancerDigests):
+            orphans = await _orphans(case, handle)
+        elif name or case.options.journal == JOURNAL_OFF:
+            raise ExaminationError(f"provider {handle.name} cannot list load balancers")
         if name:
             await _delete(handle, name, orphans)
             lines = [f"{name} deleted"]
@@ -82,7 +92,10 @@ async def show_or_delete(
                 f"{', '.join(entry.ip or entry.hostname for entry in lb.status.ingress) or '-'}"
                 for lb in orphans
             ]
-        command.show(out, lines or ["every load balancer of this cluster belongs to a Service"])
+            if not lines and handle.offers(LoadBalancerDigests):
+                lines = ["every load balancer of this cluster belongs to a Service"]
+            lines += await _journal_lines(case)
+        command.show(out, lines)
     except (CloudError, KubeError) as error:
         raise ExaminationError(redact.mask_text(f"{type(error).__name__}: {error}")) from error
     finally:
@@ -94,17 +107,28 @@ async def _opened(case: Case) -> CloudClient:
     """Open the clients of `case`, and return a client for cloud calls.
 
     Raises:
-        ExaminationError: a client cannot be opened, or the provider cannot list load balancers.
+        ExaminationError: a client cannot be opened.
     """
     from ccm.cloud.calls.client import CloudClient
-    from ccm.cloud.interface import LoadBalancerDigests
     from ccm.doctor import provider
 
     await provider.open_provider(case)
-    handle = CloudClient(case.cloud, cluster_name=case.options.cluster_name)
-    if not handle.offers(LoadBalancerDigests):
-        raise ExaminationError(f"provider {handle.name} cannot list load balancers")
-    return handle
+    return CloudClient(case.cloud, cluster_name=case.options.cluster_name)
+
+
+async def _journal_lines(case: Case) -> Sequence[str]:
+    """Return a line for each orphan that the leader has found with the journal."""
+    from ccm.app.options.generic import JOURNAL_OFF
+    from ccm.doctor import journal
+
+    if case.options.journal == JOURNAL_OFF:
+        return ()
+    try:
+        response = await journal.asking(case)(None)
+    except ExaminationError as error:
+        return (f"journal: the leader was not asked: {error}",)
+    lines = [f"{orphan.name}  {orphan.text}" for orphan in response.orphans]
+    return lines or ("every resource in the journal has an owner",)
 
 
 async def _orphans(case: Case, handle: CloudClient) -> Sequence[LoadBalancerRecord]:

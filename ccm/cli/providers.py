@@ -176,7 +176,7 @@ def _listing(providers: Sequence[Document]) -> Iterator[str]:
         (provider["name"], provider["package"] or "-", provider["fault"] or "ok")
         for provider in providers
     ]
-    yield from _table(("NAME", "PACKAGE", "STATUS"), rows)
+    yield from command.table(("NAME", "PACKAGE", "STATUS"), rows)
 
 
 def _page(provider: Document) -> Iterator[str]:
@@ -196,7 +196,7 @@ def _page(provider: Document) -> Iterator[str]:
             (item["name"], item["kind"], "required" if item["required"] else item["default"] or "-")
             for item in settings
         ]
-        head, *lines = _table(("NAME", "VALUE", "DEFAULT"), rows)
+        head, *lines = command.table(("NAME", "VALUE", "DEFAULT"), rows)
         yield f"  {head}"
         for line, item in zip(lines, settings, strict=True):
             yield f"  {line}"
@@ -217,10 +217,3 @@ def _page(provider: Document) -> Iterator[str]:
 
 def _explanation(text: str) -> list[str]:
     return textwrap.wrap(text, _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(len(cell) for cell in column) for column in zip(head, *rows, strict=True)]
-    for row in (head, *rows):
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        yield "  ".join(cells).rstrip()

@@ -85,6 +85,7 @@ from ccm.cloud.interface import Inventory as Inventory
 from ccm.cloud.interface import LoadBalancer as LoadBalancer
 from ccm.cloud.interface import LoadBalancerDigests as LoadBalancerDigests
 from ccm.cloud.interface import LoadBalancerRemoval as LoadBalancerRemoval
+from ccm.cloud.interface import LoadBalancerTransfer as LoadBalancerTransfer
 from ccm.cloud.interface import PVLabeler as PVLabeler
 from ccm.cloud.interface import Routes as Routes
 from ccm.cloud.interface import SetInformers as SetInformers

@@ -409,6 +409,35 @@ class LoadBalancerRemoval(Protocol):
         """
 
 
+@runtime_checkable
+class LoadBalancerTransfer(Protocol):
+    """Optional interface of the `LoadBalancer` object: another Service takes a load balancer over.
+
+    Only `kube-ccm journal adopt` causes a call, for example after a Service was created anew: its
+    new UID identifies another load balancer.
+    """
+
+    @operation(deadline_s=BALANCER_S, change=True, subject=_service_uid)
+    async def transfer_load_balancer(
+        self, cluster_name: str, former: Service, service: Service
+    ) -> None:
+        """Make the load balancer of a former Service that of another Service; keep its addresses.
+
+        Afterwards `get_load_balancer` finds it for `service` only; the next
+        `ensure_load_balancer` corrects its configuration. Succeed if an earlier call did it.
+
+        Args:
+            cluster_name: `--cluster-name`.
+            former: Service that does not exist any more: namespace, name, UID and the recorded
+                annotations.
+            service: Service that gets the load balancer.
+
+        Raises:
+            NotFound: neither Service has a load balancer.
+            FailedPrecondition: `service` has another load balancer.
+        """
+
+
 class Routes(Protocol):
     """Routes to the Pods of each node, for clusters without an overlay network.
 

@@ -6,8 +6,8 @@ number would make storage reject the writes of a running daemon.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
@@ -239,29 +239,41 @@ PROBE: Mapping[str, Any] = {
 
 async def persistence(case: Case) -> CheckFinding:
     """Check that the storage of `--persistence-config` opens, and that an object can be written."""
-    options = case.options
-    if not options.uses_storage:
+    if not case.options.uses_storage:
         return ok("--persistence-config is not set: no state is stored outside the cluster")
-    from ccm.app import persistence as wiring
-
-    namespace, name = options.leader_elect_resource_namespace, options.leader_elect_resource_name
     try:
-        stores = wiring.PersistenceStores(
-            options.persistence_config,
-            case.client,
-            namespace=namespace,
-            lease=name,
-            next_epoch=_keep_epoch,
-        )
-        try:
-            lease = await case.client.resource(LEASES).get(name, namespace=namespace)
-            epoch = lease.spec.lease_transitions or 0
-        except errors.NotFound:
-            epoch = 0
-        async with stores.opened(options.cluster_name, "doctor", epoch, rotates=False):
+        async with open_stores(case) as stores:
             return await _check_writable(stores)
     except Misconfigured as error:
         return fail(str(error), "correct the file")
+
+
+@asynccontextmanager
+async def open_stores(case: Case) -> AsyncIterator[PersistenceStores]:
+    """Open the daemon's storage for the block, under the epoch of the daemon.
+
+    Raises:
+        Misconfigured: the file of `--persistence-config` is invalid.
+        KubeError: the Lease cannot be read.
+    """
+    from ccm.app import persistence as wiring
+
+    options = case.options
+    namespace, name = options.leader_elect_resource_namespace, options.leader_elect_resource_name
+    stores = wiring.PersistenceStores(
+        options.persistence_config,
+        case.client,
+        namespace=namespace,
+        lease=name,
+        next_epoch=_keep_epoch,
+    )
+    try:
+        lease = await case.client.resource(LEASES).get(name, namespace=namespace)
+        epoch = lease.spec.lease_transitions or 0
+    except errors.NotFound:
+        epoch = 0
+    async with stores.opened(options.cluster_name, "doctor", epoch, rotates=False):
+        yield stores
 
 
 async def _keep_epoch(stored: int) -> int:

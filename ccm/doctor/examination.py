@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 from ccm.app.machineapis import KUBERMATIC
 from ccm.app.options import Options
 from ccm.app.options.controllers import enabled
+from ccm.app.options.generic import JOURNAL_OFF
 from ccm.base import clock, redact
 from ccm.base.tasks import leaf_exceptions
 from ccm.cloud import errors as cloud_errors
 from ccm.doctor import (
     cluster,
     daemons,
+    journal,
     machines,
     nodes,
     permissions,
@@ -102,6 +104,13 @@ CHECKS = (
     DoctorCheck("taints", "uninitialised nodes", nodes.taints, _HERE),
     DoctorCheck("pod-cidrs", "Pod ranges of nodes", nodes.pod_cidrs, ("identity", "controllers")),
     DoctorCheck("persistence", "persistent storage", cluster.persistence, _HERE),
+    DoctorCheck(
+        "journal",
+        "orphans in the journal",
+        journal.check,
+        _HERE,
+        is_relevant=lambda options: options.journal != JOURNAL_OFF,
+    ),
     DoctorCheck("services", "Services without a load balancer", cluster.unserved_services, _BOTH),
     DoctorCheck("machines", "state of Machines", machines.machines, _BOTH),
     DoctorCheck("machine-crds", "CRDs of Machines", machines.crds, ("machines",)),

@@ -373,6 +373,7 @@ def lines(subject: ObjectFacts, verdict: Explanation) -> Iterator[str]:
         yield from (
             f"  deletion blocked: {held.reason}, since {held.since}" for held in answer.held
         )
+        yield from (f"  journal: {record}" for record in answer.journal)
     for event in subject.warnings[-1:]:
         yield f"  last warning: {event.reason}: {event.message}, at {event.last_timestamp}"
     yield from (f"  next: {advice}" for advice in verdict.advice)

@@ -1,17 +1,18 @@
 """Gathers the facts about one object, from the cluster and from the leader.
 
-The request to the daemon carries the user's credentials from the kubeconfig. The request uses a
-port-forward to the Pod that holds the Lease, so that the Pod network need not be reachable. TLS
-ends at the daemon, so only the daemon sees a token, and client certificates work too. Through a
-port-forward the daemon's certificate is not verified: it is self-signed by default, and the API
-server controls that connection.
+`ask_daemon` sends any request to the leader. The request carries the user's credentials from the
+kubeconfig. It uses a port-forward to the Pod that holds the Lease, so that the Pod network need not
+be reachable. TLS ends at the daemon, so only the daemon sees a token, and client certificates work
+too. Through a port-forward the daemon's certificate is not verified: it is self-signed by default,
+and the API server controls that connection.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -28,16 +29,45 @@ from ccm.kube.portforward import LOOPBACK, forward_port
 from ccm.kube.resources import EVENTS, NODES, SERVICES, ResourceKind
 from ccm.kube.transport import Transport
 from ccm.machines import discovery
-from ccm.runtime.object_status import EXPLAIN_PATH, ExplainResponse
+from ccm.runtime.object_status import EXPLAIN_PATH, DaemonResponse, ExplainResponse
 
-_RIGHT = (
-    f"grant your user `get` of the path {EXPLAIN_PATH}: kubectl create clusterrole ccm-explain "
-    f"--verb=get --non-resource-url={EXPLAIN_PATH}, and create a ClusterRoleBinding of this role"
-)
+R = TypeVar("R", bound=DaemonResponse)
+
 _FORWARD_RIGHT = (
     "grant your user `create` and `get` of pods/portforward and `list` of Pods in the daemon's "
     "namespace, or connect to the daemon directly with --address"
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonRequest(Generic[R]):
+    """Request to the daemon.
+
+    Attributes:
+        path: path on its HTTPS server.
+        response: type of the response.
+        query: query parameters.
+        body: body of a POST; None: the request is a GET.
+    """
+
+    path: str
+    response: type[R]
+    query: Mapping[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+
+    @property
+    def method(self) -> str:
+        return "GET" if self.body is None else "POST"
+
+    @property
+    def missing_right(self) -> str:
+        """Advice for a user who may not send the request."""
+        verb, role = self.method.lower(), f"ccm-{self.path.strip('/')}"
+        return (
+            f"grant your user `{verb}` of the path {self.path}: kubectl create clusterrole {role} "
+            f"--verb={verb} --non-resource-url={self.path}, and create a ClusterRoleBinding of "
+            "this role"
+        )
 
 
 async def gather_facts(
@@ -76,7 +106,9 @@ async def gather_facts(
                 case.client, resource.api_version
             )
     prefix = api.codec.prefix if is_machine else ""
-    answer = await ask_daemon(case, f"{prefix}{kind}", name, address, trust)
+    query = {"kind": f"{prefix}{kind}", "name": name}
+    request = DaemonRequest(path=EXPLAIN_PATH, response=ExplainResponse, query=query)
+    answer = await ask_daemon(case, request, address, trust)
     try:
         pages = case.client.resource(EVENTS).pages(
             namespace=namespace or "default",
@@ -98,13 +130,13 @@ async def gather_facts(
 
 
 async def ask_daemon(
-    case: Case, kind: str, name: str, address: str, trust: TlsSettings
-) -> ExplainResponse | NoAnswer:
-    """Return the daemon's response about an object, or why no daemon responded."""
+    case: Case, request: DaemonRequest[R], address: str, trust: TlsSettings
+) -> R | NoAnswer:
+    """Return the response of the daemon at an address or of the leader, or why none responded."""
     try:
         if address:
-            return await _request_explanation(case, f"https://{address}", trust, kind, name)
-        return await _ask_leader(case, kind, name)
+            return await _send(case, f"https://{address}", trust, request)
+        return await _ask_leader(case, request)
     except errors.Unauthorized:
         source = case.cluster.source
         return NoAnswer(
@@ -114,17 +146,17 @@ async def ask_daemon(
             "outside the cluster the daemon needs --authentication-kubeconfig to verify them",
         )
     except errors.Forbidden as error:
-        return NoAnswer(why=f"no permission (403: {error})", advice=_RIGHT)
+        return NoAnswer(why=f"no permission (403: {error})", advice=request.missing_right)
     except errors.NotFound:
         return NoAnswer(
-            why=f"the daemon has no endpoint {EXPLAIN_PATH}",
+            why=f"the daemon has no endpoint {request.path}",
             advice="upgrade the daemon to the version of this command",
         )
     except errors.KubeError as error:
         return NoAnswer(why=str(error), advice="check the daemon's Pod and its log")
 
 
-async def _ask_leader(case: Case, kind: str, name: str) -> ExplainResponse | NoAnswer:
+async def _ask_leader(case: Case, request: DaemonRequest[R]) -> R | NoAnswer:
     finding = await daemons.lease(case)
     namespace = case.options.leader_elect_resource_namespace
     pods = await daemons.managers_of(case, namespace)
@@ -143,15 +175,15 @@ async def _ask_leader(case: Case, kind: str, name: str) -> ExplainResponse | NoA
             advice="connect directly with --address=HOST:10258, if the daemon is no Pod of "
             f"{namespace}, or if you may not list Pods there",
         )
-    answer = await _ask_pod(case, namespace, pod, kind, name)
-    if isinstance(answer, ExplainResponse) and not (answer.leads or answer.opening):
+    answer = await _ask_pod(case, namespace, pod, request)
+    if isinstance(answer, DaemonResponse) and not (answer.leads or answer.opening):
         return NoAnswer(why=finding.message, advice="; ".join(finding.advice), is_leaderless=True)
     return answer
 
 
 async def _ask_pod(
-    case: Case, namespace: str, manager: daemons.ManagerPod, kind: str, name: str
-) -> ExplainResponse | NoAnswer:
+    case: Case, namespace: str, manager: daemons.ManagerPod, request: DaemonRequest[R]
+) -> R | NoAnswer:
     port = case.options.secure_port if "secure-port" in case.options.explicit else manager.port
     try:
         async with forward_port(
@@ -159,7 +191,7 @@ async def _ask_pod(
         ) as forward:
             try:
                 url = f"https://{LOOPBACK}:{forward.port}"
-                return await _request_explanation(case, url, TlsSettings(insecure=True), kind, name)
+                return await _send(case, url, TlsSettings(insecure=True), request)
             except errors.Unreachable as error:
                 return NoAnswer(
                     why=f"Pod {manager.pod}, port {port}: {'; '.join(forward.errors) or error}",
@@ -175,10 +207,8 @@ async def _ask_pod(
         )
 
 
-async def _request_explanation(
-    case: Case, url: str, trust: TlsSettings, kind: str, name: str
-) -> ExplainResponse:
-    """Request `EXPLAIN_PATH` of the daemon at `url`. Raises KubeError."""
+async def _send(case: Case, url: str, trust: TlsSettings, request: DaemonRequest[R]) -> R:
+    """Send a request to the daemon at `url`. Raises KubeError."""
     ours = case.cluster
     there = ClusterConfig(
         server=url,
@@ -190,9 +220,9 @@ async def _request_explanation(
     async with Transport(there, user_agent=case.client.user_agent) as wire:
         client = Client(wire, timeout_s=case.limit_s)
         body = await client.raw(
-            "GET", EXPLAIN_PATH, query={"kind": kind, "name": name}, retry=False
+            request.method, request.path, query=request.query, body=request.body, retry=False
         )
     try:
-        return msgspec.json.decode(body, type=ExplainResponse)
+        return msgspec.json.decode(body, type=request.response)
     except DECODE_ERRORS as error:
         raise errors.Unreachable(f"{url}: not a kube-ccm daemon", kind="garbage") from error

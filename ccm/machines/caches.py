@@ -148,6 +148,11 @@ class Caches:
         return self._settings
 
     @property
+    def is_ready(self) -> bool:
+        """Whether `ready` has returned once."""
+        return self._is_ready
+
+    @property
     def machines(self) -> Informer[Machine]:
         """Informer of all machines."""
         return self._informers.informer_for(self.codec.machines, namespace=self.namespace)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from msgspec import structs
 
 from ccm.cloud.errors import NotFound, Unimplemented, Uninitialized
 from ccm.cloud.journal import JournalParts, PartRequest
 from ccm.cloud.machines import Identity, MachineDriver, MachineRequest, partial_info
 from ccm.machines.classes import ResolvedClass
 from ccm.machines.driver import SharedComponents
-from ccm.persistence.journal import JournalEntry
+from ccm.model import ObjectReference
+from ccm.persistence.journal import EntryState, JournalEntry
+from ccm.runtime.journal import SERVER, server_entry
 from ccm.runtime.orphans import CloudLook, Finding
-
-SERVER = "server"
-"""Value of `JournalEntry.resource` for VMs; machines have no other resources but parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,44 @@ class MachineAccess:
             await driver.call(MachineDriver.delete_machine, self._server(entry, machine_class))
         else:
             await driver.caller.call(JournalParts.delete_part, self._part(entry, machine_class))
+
+    async def listed(self) -> Sequence[JournalEntry]:
+        """Return an entry for each machine's VM, and for each listed VM with our marker.
+
+        VMs without a machine are listed with the credentials of the MachineClasses, so none is
+        found in an API group without them.
+
+        Raises:
+            CloudError: a listing failed.
+        """
+        caches, kind = self.shared.caches, self.shared.caches.codec.machines
+        entries: dict[str, JournalEntry] = {}
+
+        def add(owner: ObjectReference, vm: Identity, provider_id: str) -> None:
+            entry = server_entry(self.shared.driver.caller.name, owner, vm.name, vm.pool)
+            entry = structs.replace(entry, state=EntryState.CREATED, resource_id=provider_id)
+            entries.setdefault(entry.name, entry)
+
+        for machine in caches.machines.store.list():
+            if machine.provider_id:
+                identity = caches.settings.identity(machine)
+                add(kind.reference(machine), identity, machine.provider_id)
+        for machine_class in map(caches.resolve, caches.classes.store.list()):
+            if machine_class.access_faults:
+                continue
+            listing = await self.shared.vms.listings.of(machine_class)
+            for record in listing.records:
+                marks, place = record.identity, (caches.settings.cluster, caches.namespace)
+                if marks.uid and (marks.cluster, marks.namespace) == place:
+                    owner = ObjectReference(
+                        api_version=kind.api_version,
+                        kind=kind.kind,
+                        namespace=marks.namespace,
+                        name=marks.name,
+                        uid=marks.uid,
+                    )
+                    add(owner, marks, record.info.provider_id)
+        return list(entries.values())
 
     def _class(self, entry: JournalEntry) -> ResolvedClass:
         return self.shared.caches.class_named(entry.machine_class, entry.owner.namespace)

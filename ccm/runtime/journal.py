@@ -25,7 +25,7 @@ from ccm.cloud.interface import LoadBalancer
 from ccm.cloud.journal import PART_RECORDER, JournalPart
 from ccm.cloud.machines import MachineDriver, MachineInfo, MachineRequest
 from ccm.cloud.operation import ProviderCall
-from ccm.model import Service
+from ccm.model import ObjectReference, Service
 from ccm.persistence.errors import Fenced, PersistenceError
 from ccm.persistence.journal import EntryState, Journal, JournalEntry, Owner, entry_name
 
@@ -194,31 +194,45 @@ class _Creation:
         return self.calls.journal.entries.get(self.entry.name, self.entry)
 
 
-def _new_entry(client: CloudClient, call: ProviderCall) -> JournalEntry | None:
-    """Return the intent of a creation; None if no object of the cluster owns the resource."""
-    service, fields = call.arguments.get("service"), dict[str, Any]()
-    if isinstance(service, Service):
-        resource, owner, cluster = LOAD_BALANCER, service.reference, call.arguments["cluster_name"]
-        fields["annotations"] = _annotations(service, client)
-        try:
-            name = client.compute(LoadBalancer.get_load_balancer_name, str(cluster), service)
-        except errors.CloudError:
-            name = ""  # the call itself will report the error
-    else:
-        request = cast("MachineRequest", call.arguments["req"])
-        if request.owner is None:
-            return None
-        resource, owner, name = SERVER, request.owner, request.identity.name
-        fields["machine_class"] = request.identity.pool
+def balancer_entry(client: CloudClient, service: Service) -> JournalEntry:
+    """Return the intent to create the load balancer of a Service."""
+    try:
+        name = client.compute(LoadBalancer.get_load_balancer_name, client.cluster_name, service)
+    except errors.CloudError:
+        name = ""  # the call itself will report the error
+    annotations = _annotations(service, client)
+    return _intent(client.name, LOAD_BALANCER, service.reference, name, annotations=annotations)
+
+
+def server_entry(provider: str, owner: ObjectReference, name: str, pool: str) -> JournalEntry:
+    """Return the intent to create the VM of a machine, with the name of its MachineClass."""
+    return _intent(provider, SERVER, owner, name, machine_class=pool)
+
+
+def _intent(
+    provider: str, resource: str, owner: ObjectReference, name: str, **fields: Any
+) -> JournalEntry:
     return JournalEntry(
         name=entry_name(resource, owner.uid),
         resource=resource,
-        provider=client.name,
+        provider=provider,
         owner=Owner(**{name: getattr(owner, name) for name in Owner.__struct_fields__}),
         state=EntryState.INTENT,
         intended_name=name,
         **fields,
     )
+
+
+def _new_entry(client: CloudClient, call: ProviderCall) -> JournalEntry | None:
+    """Return the intent of a creation; None if no object of the cluster owns the resource."""
+    service = call.arguments.get("service")
+    if isinstance(service, Service):
+        return balancer_entry(client, service)
+    request = cast("MachineRequest", call.arguments["req"])
+    identity = request.identity
+    if request.owner is None:
+        return None
+    return server_entry(client.name, request.owner, identity.name, identity.pool)
 
 
 def _annotations(service: Service, client: CloudClient) -> dict[str, str]:

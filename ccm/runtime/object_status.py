@@ -22,6 +22,9 @@ from ccm.runtime.deletions import BlockedDeletion
 EXPLAIN_PATH = "/explain"
 """Path on the daemon's HTTPS server; the parameters `kind` and `name` name the object."""
 
+JOURNAL_PATH = "/journal"
+"""Path on the daemon's HTTPS server; see `ccm.runtime.journal_report`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerFacts:
@@ -90,30 +93,42 @@ class ControllerStatus(Wire, frozen=True, kw_only=True):
     failures: int = 0
 
 
-class ExplainResponse(Wire, frozen=True, kw_only=True):
+class DaemonResponse(Wire, frozen=True, kw_only=True):
+    """Common part of the responses about the daemon's state.
+
+    Attributes:
+        leads: whether this replica is the leader.
+        opening: why the provider is not open; empty: the provider is open.
+        fault: why the request was not carried out; empty: it was.
+    """
+
+    leads: bool = False
+    opening: str = ""
+    fault: str = ""
+
+
+class ExplainResponse(DaemonResponse, frozen=True, kw_only=True):
     """Everything the daemon knows about one object; response body of `EXPLAIN_PATH`.
 
     Attributes:
         provider: value of `--cloud-provider`.
-        leads: whether this replica is the leader.
         lease: fault of the lease; empty: no fault.
-        opening: why the provider is not open; empty: the provider is open.
         api: resources that cannot be watched, and why; empty: all can be watched.
         accounts: status of the object in each running controller that handles its kind.
         absent: controllers that do not run -> reason.
         held: blocked deletions related to the object.
+        journal: texts about the object's cloud resources in the journal, the oldest first.
     """
 
     kind: str
     name: str
     provider: str = ""
-    leads: bool = False
     lease: str = ""
-    opening: str = ""
     api: str = ""
     accounts: list[ControllerStatus] = msgspec.field(default_factory=list)
     absent: dict[str, str] = msgspec.field(default_factory=dict)
     held: list[BlockedDeletion] = msgspec.field(default_factory=list)
+    journal: list[str] = msgspec.field(default_factory=list)
 
 
 MAX_ERROR_TEXT_LENGTH = 300

@@ -24,11 +24,10 @@ from ccm.base import clock, log, metrics
 from ccm.base.tasks import run_bounded
 from ccm.cloud.errors import CloudError
 from ccm.kube.errors import KubeError
-from ccm.model import ObjectReference, names
+from ccm.model import names
 from ccm.model.times import parse_optional_time
 from ccm.persistence.errors import PersistenceError
 from ccm.persistence.journal import EntryState, Journal, JournalEntry, Owner
-from ccm.runtime.writer import Recorder
 
 SETTLE_S = 900.0
 """Minimum age in seconds of an intent to examine: a creation may run for as long (the longest
@@ -192,8 +191,8 @@ class OrphanSearch:
             change at any moment.
         access: returns the access to an entry's resource; a resource without access is only
             reported.
-        events: event recorder.
-        about: object of the events, since an orphan has no Kubernetes object.
+        record_event: called with (type, reason, message), to record an event about the daemon,
+            since an orphan has no Kubernetes object.
         orphans: orphans that the last search found, by name of the entry.
     """
 
@@ -202,8 +201,7 @@ class OrphanSearch:
     read_owner: Callable[[Owner], Awaitable[str | None]]
     is_cached: Callable[[Owner], bool]
     access: Callable[[JournalEntry], ResourceAccess | None]
-    events: Recorder
-    about: ObjectReference
+    record_event: Callable[[str, str, str], None]
     is_active: Callable[[JournalEntry], bool] = lambda _entry: False
     orphans: Mapping[str, Orphan] = field(init=False, default_factory=dict)
     _since: dict[str, float] = field(init=False, default_factory=dict)
@@ -238,7 +236,10 @@ class OrphanSearch:
     def _is_suspect(self, entry: JournalEntry) -> bool:
         if self.is_active(entry):
             return False
-        if entry.state is EntryState.INTENT and _age_s(entry) < SETTLE_S:
+        age_s = _age_s(entry)
+        if entry.ephemeral and age_s < self.settings.ephemeral_grace_s:
+            return False  # its operation may still run
+        if entry.state is EntryState.INTENT and age_s < SETTLE_S:
             return False
         return entry.ephemeral or not self.is_cached(entry.owner)
 
@@ -309,7 +310,7 @@ class OrphanSearch:
             return
         self._log.info("orphan deleted", name=entry.name, resource=describe(entry))
         text = f"Deleted {describe(entry)}, because its owner {describe_owner(entry)} is gone"
-        self.events.event(self.about, names.NORMAL, names.REASON_ORPHAN_DELETED, text)
+        self.record_event(names.NORMAL, names.REASON_ORPHAN_DELETED, text)
 
     def _report(self, found: Mapping[str, Orphan], *, is_blocked: bool) -> None:
         """Set the metric; report each orphan once, and again when its text changes."""
@@ -330,8 +331,7 @@ class OrphanSearch:
             if self._reported.get(name) == texts[name]:
                 continue
             self._log.warning("orphan found", name=name, resource=describe(found[name].entry))
-            reason = names.REASON_ORPHANED_RESOURCE
-            self.events.event(self.about, names.WARNING, reason, texts[name])
+            self.record_event(names.WARNING, names.REASON_ORPHANED_RESOURCE, texts[name])
         self._reported = texts
 
 
@@ -362,7 +362,13 @@ def report_text(orphan: Orphan) -> str:
             f"The owner {owner} of {describe(entry)} {orphan.owner.value}, and the resource could "
             f"not be checked: {orphan.look.text}. If it is gone, forget it with `{forget}`"
         )
+    heir = ""
+    if orphan.owner is OwnerState.CHANGED:
+        words = (
+            f"{entry.name} {entry.owner.kind.lower()} {entry.owner.namespace}/{entry.owner.name}"
+        )
+        heir = f"give it to that object with `kube-ccm journal adopt {words}`, or "
     return (
         f"The owner {owner} of {describe(entry)} {orphan.owner.value}. If the resource is not "
-        f"needed, delete it in the cloud; to keep it, forget it with `{forget}`"
+        f"needed, delete it in the cloud; to keep it, {heir}forget it with `{forget}`"
     )

@@ -255,7 +255,7 @@ LINES_PER_S, BURST = 1.0, 20
 MAX_LOGGED_CHARS = 256
 """Maximum characters of a user name, verb or path in the log."""
 
-PRIVILEGED_PREFIXES = ("/configz", "/explain")
+PRIVILEGED_PREFIXES = ("/configz", "/explain", "/journal")
 """Prefixes of sensitive paths, whose requests are logged.
 
 `/metrics` is not included, because monitoring requests it every few seconds.

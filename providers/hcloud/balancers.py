@@ -43,7 +43,7 @@ _log = log.logger("hcloud")
 
 
 class HcloudBalancers:
-    """Implementation of `LoadBalancer`, `LoadBalancerDigests` and `LoadBalancerRemoval`."""
+    """Implementation of `LoadBalancer` and of all optional interfaces of load balancers."""
 
     def __init__(
         self,
@@ -172,6 +172,27 @@ class HcloudBalancers:
                     f"{ADOPTED}, {CLUSTER} and {SERVICE_UID}, or delete it in the cloud"
                 )
             await self._delete(held)
+
+    async def transfer_load_balancer(
+        self, cluster_name: str, former: cloud.Service, service: cloud.Service
+    ) -> None:
+        """Label the load balancer for another Service: two requests to find it, one to label it.
+
+        An adopted load balancer keeps its name.
+
+        Raises:
+            NotFound: neither Service has a load balancer.
+            FailedPrecondition: `service` has another load balancer.
+        """
+        own, held = await self._find(service), await self._find(former)
+        if own is None and held is None:
+            raise cloud.NotFound(f"no load balancer for {former.key}")
+        if own is not None and held is not None:
+            raise cloud.FailedPrecondition(f"{service.key} has the load balancer {own.name}")
+        if held is not None:
+            adopted, labels = ADOPTED in held.labels, self._labels(cluster_name, service)
+            name = held.name if adopted else self.get_load_balancer_name(cluster_name, service)
+            await self._set_name_and_labels(held, name, {**held.labels, **labels})
 
     async def list_load_balancers(self, cluster_name: str) -> Sequence[cloud.LoadBalancerRecord]:
         """Return all load balancers of Services, except those of other clusters.

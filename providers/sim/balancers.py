@@ -38,7 +38,7 @@ MAX_RETRY_S = 30.0
 
 
 class SimBalancers:
-    """Implementation of `LoadBalancer`, `LoadBalancerDigests` and `LoadBalancerRemoval`."""
+    """Implementation of `LoadBalancer` and of all optional interfaces of load balancers."""
 
     def __init__(self, api: client.Client) -> None:
         self._api = api
@@ -118,6 +118,25 @@ class SimBalancers:
         if balancer is not None and balancer.cluster == cluster_name:
             with contextlib.suppress(cloud.NotFound):
                 await self._api.delete_balancer(balancer.id)
+
+    async def transfer_load_balancer(
+        self, cluster_name: str, former: cloud.Service, service: cloud.Service
+    ) -> None:
+        """Rename the load balancer: two requests to find it, another to rename it.
+
+        Raises:
+            NotFound: neither Service has a load balancer.
+            FailedPrecondition: `service` has another load balancer.
+        """
+        own = await self._find(cluster_name, service)
+        balancer = await self._find(cluster_name, former)
+        if balancer is None and own is None:
+            raise cloud.NotFound(f"no load balancer for {former.key}")
+        if balancer is not None and own is not None:
+            raise cloud.FailedPrecondition(f"{service.key} has the load balancer {own.name}")
+        if balancer is not None:
+            name = self.get_load_balancer_name(cluster_name, service)
+            await self._api.rename_balancer(balancer.id, name)
 
     async def list_load_balancers(self, cluster_name: str) -> Sequence[cloud.LoadBalancerRecord]:
         """Return the load balancers of the cluster: one request per page of 500."""

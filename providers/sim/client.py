@@ -306,6 +306,11 @@ class Client:
         path = f"/v1/balancers/{balancer_id}/members"
         return await self._http.send("PUT", path, {"members": members}, Balancer)
 
+    async def rename_balancer(self, balancer_id: str, name: str) -> Balancer:
+        """Rename a load balancer. Raises `AlreadyExists` if the name is taken."""
+        path = f"/v1/balancers/{balancer_id}/name"
+        return await self._http.send("PUT", path, {"name": name}, Balancer)
+
     async def delete_balancer(self, balancer_id: str) -> None:
         """Delete a load balancer. Raises `NotFound` if it is gone."""
         await self._http.request("DELETE", f"/v1/balancers/{balancer_id}")

@@ -133,6 +133,12 @@ class Members(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     members: tuple[str, ...]
 
 
+class NewName(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """New name of a load balancer."""
+
+    name: str
+
+
 class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Scripted faults, applied in order."""
 
@@ -448,6 +454,12 @@ OPERATIONS: tuple[Operation, ...] = (
         f"PUT {_BALANCER_PATH}/members",
         lambda cloud, asked: cloud.worlds.balancers.set_members(asked.id, asked.body.members),
         body=Members,
+    ),
+    Operation(
+        "rename_balancer",
+        f"PUT {_BALANCER_PATH}/name",
+        lambda cloud, asked: cloud.worlds.balancers.rename(asked.id, asked.body.name),
+        body=NewName,
     ),
     *_crud_operations("route", "routes", world.NewRoute, _query("cluster")),
     *_crud_operations("volume", "volumes", world.NewVolume, _query("label")),

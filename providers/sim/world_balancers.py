@@ -133,11 +133,8 @@ class Balancers(world.ObjectStore[Balancer]):
         Raises:
             WorldError: `invalid`, `conflict` if the name is taken, or `quota_exceeded`.
         """
-        if not order.name:
-            raise world.WorldError("invalid", "name: must not be empty")
+        self._check_name(order.name)
         _check(order)
-        if any(balancer.name == order.name for balancer in self._by_id.values()):
-            raise world.WorldError("conflict", f"a load balancer named {order.name} exists already")
         self._check_quota(len(self._by_id))
         new_balancer = Balancer(
             **msgspec.structs.asdict(order),
@@ -178,6 +175,16 @@ class Balancers(world.ObjectStore[Balancer]):
         )
         return self._start_transition(changed, "updating", self.change_s)
 
+    def rename(self, balancer_id: str, name: str) -> Balancer:
+        """Change the name at once.
+
+        Raises:
+            WorldError: `not_found`, `invalid`, or `conflict` if the name is taken.
+        """
+        present = self.get(balancer_id)
+        self._check_name(name, balancer_id)
+        return self._put(msgspec.structs.replace(present, name=name))
+
     def interfere(self, balancer_id: str, interference: BalancerAdminChange) -> Balancer:
         """Apply an administrator's change at once.
 
@@ -209,6 +216,12 @@ class Balancers(world.ObjectStore[Balancer]):
         """
         super().delete(balancer_id)
         self._ready_at.pop(balancer_id, None)
+
+    def _check_name(self, name: str, own_id: str = "") -> None:
+        if not name:
+            raise world.WorldError("invalid", "name: must not be empty")
+        if any(other.name == name and other.id != own_id for other in self._by_id.values()):
+            raise world.WorldError("conflict", f"a load balancer named {name} exists already")
 
     def _get_changeable(self, balancer_id: str) -> Balancer:
         present = self.get(balancer_id)

@@ -30,10 +30,10 @@ from tests.architecture.sources import ROOT, modules, tree
 FOLDER = Path(__file__).parent
 
 _SUBCOMMANDS = (
-    *("completion", "doctor", "explain", "new-provider", "orphans", "plan", "providers"),
+    *("completion", "doctor", "explain", "journal", "new-provider", "orphans", "plan", "providers"),
     *("rollout", "sandbox"),
 )
-_DAEMON_FLAGS = ("doctor", "explain", "orphans", "plan", "rollout")
+_DAEMON_FLAGS = ("doctor", "explain", "journal", "orphans", "plan", "rollout")
 _LEVELS = ("critical", "debug", "error", "exception", "info", "warning")
 _FACTORIES = ("counter", "gauge", "histogram", "plain_counter")
 _CAMEL = re.compile(r"[A-Z][a-z]+([A-Z][A-Za-z]*)*")

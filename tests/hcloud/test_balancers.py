@@ -18,6 +18,7 @@ from ccm.testing.probes import nodes as make_nodes
 from providers.hcloud import service_annotations as ann
 from tests.hcloud.balancing import CHECK, EFFECTS, UID, only, service, settled
 from tests.hcloud.harness import HcloudHarness, Told, in_cluster, opened
+from tests.support.transfers import check_transfer
 from tests.support.vendor import balancer_of
 
 
@@ -558,6 +559,26 @@ async def test_adopted_and_foreign_orphans_are_not_deleted_by_name(
     assert sorted(listed.values()) == [False, True]
     assert listed["theirs"]
     assert made["id"] in harness.service.cloud.load_balancers
+
+
+@pytest.mark.row("journal-06")
+async def test_another_service_takes_over_a_load_balancer(harness: HcloudHarness) -> None:
+    await check_transfer(harness.balancer, service("uid-1"), service("uid-2"))
+
+
+@pytest.mark.row("journal-06")
+async def test_an_adopted_load_balancer_keeps_name_and_label_with_another_service(
+    harness: HcloudHarness,
+) -> None:
+    settled(harness)
+    former, heir = service("uid-1", name="theirs"), service("uid-2", name="theirs")
+    await ensured(harness.balancer, former, [])
+
+    await harness.balancer.transfer_load_balancer(CLUSTER, former, heir)
+    await ensured(harness.balancer, heir, [])
+
+    (listed,) = await harness.balancer.list_load_balancers(CLUSTER)
+    assert (listed.name, listed.adopted) == ("theirs", True)
 
 
 @pytest.mark.row("hcloud-balancer-06")

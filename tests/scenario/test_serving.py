@@ -40,6 +40,7 @@ PATHS: Mapping[str, str] = {
     "/metrics/slis": "guarded",
     "/configz": "guarded",
     "/explain?kind=node&name=n1": "guarded",
+    "/journal": "guarded",
     "/": "nowhere",
     "/nothing/here": "nowhere",
 }

@@ -22,6 +22,7 @@ from ccm.base.flags import (
     is_object_name,
     not_negative,
     one_of,
+    positive,
     write_bool,
     zero_or_more,
 )
@@ -188,6 +189,24 @@ class GenericFlags:
         "Journal of the load balancers and VMs that this daemon creates and deletes: off keeps "
         "none, report also reports resources whose owner is gone, delete also deletes them.",
         check=one_of(JOURNAL_OFF, "report", "delete"),
+    )
+    journal_check_period: timedelta = PERSISTENCE.flag(
+        timedelta(minutes=30),
+        "Time between two searches for resources in the journal whose owner is gone; jitter of up "
+        "to 20 % is added.",
+        check=positive,
+    )
+    journal_grace_period: timedelta = PERSISTENCE.flag(
+        timedelta(hours=1),
+        "With --journal=delete: time from the first search that finds a resource without its owner "
+        "to its deletion.",
+        check=not_negative,
+    )
+    journal_ephemeral_grace_period: timedelta = PERSISTENCE.flag(
+        timedelta(minutes=10),
+        "With --journal=delete: age at which a temporary resource, such as a throw-away SSH key, "
+        "is deleted.",
+        check=not_negative,
     )
     shutdown_grace_period: timedelta = STOPPING.flag(
         timedelta(seconds=20),

@@ -28,6 +28,7 @@ from ccm.cloud.interface import (
     LoadBalancer,
     LoadBalancerDigests,
     LoadBalancerRemoval,
+    LoadBalancerTransfer,
     Routes,
     Zones,
 )
@@ -155,6 +156,7 @@ CAPABILITIES: Mapping[type, tuple[str, str]] = {
     LoadBalancer: ("load_balancer", "load balancers"),
     LoadBalancerDigests: ("load_balancer", "digests of load balancers"),
     LoadBalancerRemoval: ("load_balancer", "removal of load balancers by name"),
+    LoadBalancerTransfer: ("load_balancer", "transfer of load balancers"),
     Routes: ("routes", "routes"),
     MachineDriver: ("machines", "machines"),
     SpecValidation: ("machines", "a check of provider specs"),
@@ -170,6 +172,7 @@ _OPTIONAL_INTERFACES = (
     InstanceStates,
     LoadBalancerDigests,
     LoadBalancerRemoval,
+    LoadBalancerTransfer,
     SpecValidation,
     MachineMetrics,
     MachineMetricsUpdate,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 import msgspec
 
-from ccm.base import log
+from ccm.base import clock, log
 from ccm.base.backoff import ExponentialBackoff
 from ccm.base.tasks import with_timeout
 from ccm.cloud.calls.client import CloudClient
@@ -24,7 +25,8 @@ from ccm.kube.informer import Informer
 from ccm.kube.resources import SERVICES
 from ccm.model import Node, ObjectReference, Service, names
 from ccm.model.service import TYPE_LOAD_BALANCER
-from ccm.persistence.journal import JournalEntry
+from ccm.persistence.journal import EntryState, JournalEntry
+from ccm.runtime.journal import balancer_entry
 from ccm.runtime.orphans import CloudLook, Finding
 from ccm.runtime.writer import Recorder
 
@@ -37,6 +39,10 @@ short outage of the cloud."""
 
 LISTING_TIMEOUT_S = 60.0
 """Maximum seconds that Services wait for the startup listing; then every Service is ensured."""
+
+
+LOOKUP_LISTING_AGE_S = 60.0
+"""Maximum age in seconds of a listing by which a lookup confirms the marker of a load balancer."""
 
 
 class ComparisonResult(Enum):
@@ -137,11 +143,15 @@ def find_orphans(
     owned = {
         handle.compute(name, handle.cluster_name, service)
         for service in services
-        if service.type == TYPE_LOAD_BALANCER or has_load_balancer_finalizer(service)
+        if _may_own(service)
     }
     return sorted(
         (record for record in records if record.name not in owned), key=lambda record: record.name
     )
+
+
+def _may_own(service: Service) -> bool:
+    return service.type == TYPE_LOAD_BALANCER or has_load_balancer_finalizer(service)
 
 
 class Orphans:
@@ -199,7 +209,7 @@ class Orphans:
         self._seen, self._reported = seen, lasting
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BalancerAccess:
     """Access of the orphan search to load balancers: by the Service that the entry describes.
 
@@ -208,6 +218,8 @@ class BalancerAccess:
     """
 
     handle: CloudClient
+    _listing: tuple[float, frozenset[str]] = (-math.inf, frozenset())
+    """Time and load balancer names of the last listing, which the lookups of a search share."""
 
     async def look(self, entry: JournalEntry) -> CloudLook:
         """See `ResourceAccess.look`."""
@@ -220,13 +232,33 @@ class BalancerAccess:
             return CloudLook(finding=Finding.ABSENT)
         # A listing contains only load balancers with the marker of this cluster; a lookup may also
         # find one by its name.
-        is_marked = False
+        finding = Finding.UNMARKED
         if self.handle.offers(LoadBalancerDigests):
             name = self.handle.compute(LoadBalancer.get_load_balancer_name, cluster, service)
-            listed = await self.handle.call(LoadBalancerDigests.list_load_balancers, cluster)
-            is_marked = any(record.name == name for record in listed)
-        finding = Finding.MARKED if is_marked else Finding.UNMARKED
+            if clock.monotonic() - self._listing[0] > LOOKUP_LISTING_AGE_S:
+                self._listing = clock.monotonic(), await self._list()
+            if name in self._listing[1]:
+                finding = Finding.MARKED
         return CloudLook(finding=finding, resource_id=entry.resource_id)
+
+    async def listed(self, services: Iterable[Service]) -> Sequence[JournalEntry]:
+        """Return an entry for each listed load balancer of one of these Services.
+
+        Raises:
+            CloudError: the listing failed.
+        """
+        listed = await self._list()
+        entries = (balancer_entry(self.handle, one) for one in services if _may_own(one))
+        return [
+            msgspec.structs.replace(one, state=EntryState.CREATED, resource_id=one.intended_name)
+            for one in entries
+            if one.intended_name in listed
+        ]
+
+    async def _list(self) -> frozenset[str]:
+        method = LoadBalancerDigests.list_load_balancers
+        records = await self.handle.call(method, self.handle.cluster_name)
+        return frozenset(record.name for record in records)
 
     async def delete(self, entry: JournalEntry) -> None:
         """See `ResourceAccess.delete`."""

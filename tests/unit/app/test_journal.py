@@ -51,7 +51,9 @@ def stores(folder: Path, text: str = "") -> PersistenceStores:
 
 
 def journal_of(made: PersistenceStores, events: list[tuple[str, str, str]]) -> DaemonJournal:
-    return DaemonJournal("report", made, lambda *event: events.append(event))
+    return DaemonJournal(
+        options.parse(["--journal=report"]), made, lambda *event: events.append(event)
+    )
 
 
 async def until_open(journal: DaemonJournal) -> None:

@@ -105,6 +105,13 @@ WEB = "machinedeployment/web"
         ("explain node a --address=far:1", "--address needs --ca=FILE"),
         ("explain node a --address=far --insecure", "must be HOST:PORT"),
         ("explain node a --ca=/nowhere --address=far:1", "--ca=/nowhere: cannot be read"),
+        ("journal", "expected list, or show NAME, or drop NAME, or adopt NAME service|machine"),
+        ("journal show", "got 'show'"),
+        ("journal adopt a service", "got 'adopt a service'"),
+        ("journal list --dry-run", "--dry-run needs drop, adopt, rebuild"),
+        ("journal drop a --watch", "--watch needs list without --offline"),
+        ("journal list -o yaml", "--output=yaml: must be table or json"),
+        ("journal list --address=far:1", "--address needs --ca=FILE"),
         ("rollout", "one of status, undo, pause, resume, then machinedeployment/NAME"),
         ("rollout status", "got 'status'"),
         ("rollout stop mcd/web", "got 'stop mcd/web'"),
@@ -198,7 +205,8 @@ def test_control_characters_in_cluster_text_never_reach_the_terminal(
 ) -> None:
     monkeypatch.setattr(examination, "examine", _examined)
     monkeypatch.setattr(start_forecast, "forecast_of", stub(HOSTILE_PLAN))
-    monkeypatch.setattr(orphans, "_opened", stub(None))
+    handle = CloudClient(Cloud(name="fake", load_balancer=FakeDigests()))
+    monkeypatch.setattr(orphans, "_opened", stub(handle))
     monkeypatch.setattr(orphans, "_orphans", stub([ORPHAN]))
     monkeypatch.setattr(reach, "connect", stub(ExaminationError(HOSTILE)))
     monkeypatch.setenv("TERM", "xterm")

@@ -16,6 +16,7 @@ from ccm.cloud import Rate, address, errors
 from ccm.doctor import daemons, explain_facts
 from ccm.doctor.case import CheckFinding, ok, warn
 from ccm.doctor.explain import DEPLOYMENT, SET, NoAnswer, ObjectFacts, document, find_cause, lines
+from ccm.doctor.explain_facts import DaemonRequest
 from ccm.gardener import names
 from ccm.gardener.codec import MACHINE_SETS
 from ccm.kube import errors as kube
@@ -212,19 +213,22 @@ class Leaders:
             return self.answer
 
         async def ask_pod(
-            _case: Any, _space: str, pod: daemons.ManagerPod, *_: str
+            _case: Any, _space: str, pod: daemons.ManagerPod, *_: Any
         ) -> ExplainResponse:
             return await asked(None, pod.pod)
 
         monkeypatch.setattr(daemons, "lease", lease)
         monkeypatch.setattr(daemons, "managers_of", managers_of)
         monkeypatch.setattr(explain_facts, "_ask_pod", ask_pod)
-        monkeypatch.setattr(explain_facts, "_request_explanation", asked)
+        monkeypatch.setattr(explain_facts, "_send", asked)
         cluster = SimpleNamespace(source="/somewhere/config")
         case: Any = SimpleNamespace(options=options.parse([]), lease_holder=None, cluster=cluster)
-        return await explain_facts.ask_daemon(case, "node", "n1", to, TlsSettings())
+        return await explain_facts.ask_daemon(case, EXPLAIN, to, TlsSettings())
 
 
+EXPLAIN = DaemonRequest(
+    path="/explain", response=ExplainResponse, query={"kind": "node", "name": "n1"}
+)
 FREE = ok("kube-system/ccm has no holder")
 
 

@@ -18,6 +18,7 @@ from ccm.cloud.machines import Identity
 from ccm.doctor import ExaminationError, daemons, examination, explain_facts, machines, reach
 from ccm.doctor.case import Case, CheckFinding, Severity
 from ccm.doctor.explain import ObjectFacts, document, find_cause
+from ccm.doctor.explain_facts import DaemonRequest
 from ccm.kube.credentials import TlsSettings
 from ccm.kubermatic import names
 from ccm.runtime.object_status import ControllerStatus, ExplainResponse, LastReconcile
@@ -416,8 +417,8 @@ async def test_facts_are_about_the_object_of_the_named_group(
 ) -> None:
     world, asked = await settled(), list[str]()
 
-    async def ask(_case: Any, kind: str, *_: Any) -> ExplainResponse:
-        asked.append(kind)
+    async def ask(_case: Any, request: DaemonRequest[ExplainResponse], *_: Any) -> ExplainResponse:
+        asked.append(request.query["kind"])
         return ExplainResponse(kind=kind, name="x")
 
     monkeypatch.setattr(explain_facts, "ask_daemon", ask)

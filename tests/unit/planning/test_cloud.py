@@ -20,6 +20,7 @@ from ccm.cloud.interface import (
     LoadBalancer,
     LoadBalancerDigests,
     LoadBalancerRemoval,
+    LoadBalancerTransfer,
     Routes,
 )
 from ccm.cloud.journal import JournalParts, PartRequest
@@ -50,6 +51,7 @@ CHANGES: dict[Any, tuple[Any, ...]] = {
     LoadBalancer.update_load_balancer: ("kubernetes", service(), [node("a")]),
     LoadBalancer.ensure_load_balancer_deleted: ("kubernetes", service()),
     LoadBalancerRemoval.delete_load_balancer: ("kubernetes", "a1"),
+    LoadBalancerTransfer.transfer_load_balancer: ("kubernetes", service("old"), service()),
     Routes.create_route: ("kubernetes", "hint", ROUTE),
     Routes.delete_route: ("kubernetes", ROUTE),
     MachineDriver.create_machine: (MACHINE,),

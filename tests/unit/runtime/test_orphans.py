@@ -9,7 +9,6 @@ from msgspec import structs
 
 from ccm.cloud.errors import Unavailable
 from ccm.kube.errors import Unreachable
-from ccm.model import ObjectReference
 from ccm.model.names import NORMAL, WARNING
 from ccm.persistence.engine import StoreProvider
 from ccm.persistence.envelope import WriterIdentity
@@ -35,9 +34,6 @@ from ccm.testing.clock import advance
 pytestmark = pytest.mark.virtual_time
 
 INSTANCE = "memory-0123456789abcdef"
-LEASE = ObjectReference(
-    kind="Lease", api_version="coordination.k8s.io/v1", namespace="kube-system", name="ccm", uid="l"
-)
 
 
 @dataclass
@@ -87,8 +83,7 @@ class World:
             read_owner=self._read_owner,
             is_cached=lambda owner: owner.uid in self.cached,
             access=lambda entry: None if entry.resource == "floatingip" else self.cloud,
-            events=self,
-            about=LEASE,
+            record_event=lambda kind, reason, _message: self.events.append((kind, reason)),
         )
 
     async def open(self) -> None:
@@ -115,10 +110,6 @@ class World:
     def state(self, name: str) -> EntryState | None:
         entry = self.journal.entries.get(name)
         return None if entry is None else entry.state
-
-    def event(self, reference: ObjectReference, kind: str, reason: str, message: str) -> None:
-        assert reference is LEASE
-        self.events.append((kind, reason))
 
     async def _read_owner(self, owner: Owner) -> str | None:
         self.owner_reads.append(owner.name)

@@ -68,6 +68,7 @@ LONG_S = {
     "ensure_load_balancer": 900.0,
     "update_load_balancer": 900.0,
     "delete_load_balancer": 900.0,
+    "transfer_load_balancer": 900.0,
     "ensure_load_balancer_deleted": 900.0,
     "list_routes": 300.0,
     "create_route": 300.0,
@@ -383,7 +384,7 @@ async def test_drain_waits_only_for_calls_that_change_something(method: Callable
         await call(CloudClient(cloud("acme", act)), method)
 
     changes = method.__name__.startswith(
-        ("create", "delete", "ensure", "initialize", "migrate", "update")
+        ("create", "delete", "ensure", "initialize", "migrate", "transfer", "update")
     )
     assert waited_for == [changes]
 

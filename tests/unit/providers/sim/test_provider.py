@@ -15,6 +15,7 @@ from ccm.testing import builders
 from ccm.testing.fake_api import Fault
 from providers import sim
 from providers.sim import balancers, client, routes, server, state, world, world_balancers
+from tests.support.transfers import check_transfer
 
 
 @pytest.fixture
@@ -123,6 +124,14 @@ async def test_refused_member_does_not_exclude_the_others(
         assert isinstance(caught.value.partial, cloud.Status)
 
     assert only(service).members == ("10.0.0.2",)
+
+
+@pytest.mark.row("journal-06")
+async def test_another_service_takes_over_a_load_balancer(
+    load_balancers: balancers.SimBalancers,
+) -> None:
+    former, heir = builders.service(uid="uid-1"), builders.service(uid="uid-2")
+    await check_transfer(load_balancers, former, heir)
 
 
 @pytest.fixture

@@ -1,0 +1,194 @@
+"""`kube-ccm journal`: shows and changes the daemon's journal of cloud resources."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TextIO
+
+from ccm.base.flags import FlagSection
+from ccm.cli import command, explain
+from ccm.cli.command import EXIT_OK, ParsedCommand
+from ccm.doctor import ExaminationError
+
+if TYPE_CHECKING:
+    from ccm.doctor.journal import Exchange
+    from ccm.persistence.journal import JournalEntry
+
+_INTRODUCTION = """\
+Shows the daemon's journal: each load balancer and VM that it created, with its owner and its state
+(Intent, Created, Deleting, Removed). The daemon keeps a journal with --journal=report or delete.
+
+Usage: kube-ccm journal list [--watch] [-o table|json]
+       kube-ccm journal show NAME [-o table|json]
+       kube-ccm journal drop NAME [--dry-run]
+       kube-ccm journal adopt NAME service|machine NAMESPACE/NAME [--dry-run]
+       kube-ccm journal rebuild [--dry-run]
+
+drop forgets an entry; its resource is not changed. adopt gives an entry another owner, such as a
+Service that was created anew, and the Service the load balancer, if the provider supports that.
+rebuild adds an entry for each VM and load balancer in the cloud whose owner is known.
+
+The command connects to the leader's Pod by port-forward, as kube-ccm explain does. Required
+permissions: get of the daemon's path /journal, and post for changes; and in the daemon's namespace
+list Pods, get the Lease, and create and get pods/portforward. With --offline and the flags of the
+daemon, the command opens the storage itself, and changes it only while no daemon leads. Adopt
+offline, so that the daemon does not create other load balancers before.
+
+examples:
+  kube-ccm journal list --watch
+  kube-ccm journal adopt loadbalancer-0123456789abcdef01234567 service default/web --dry-run
+  kube-ccm journal list --offline --persistence-config=persistence.yaml
+
+exit status: 0 success, 1 an error, 2 invalid command line
+
+"""
+
+NAME = "journal"
+
+ACTIONS = {
+    "list": "show all entries",
+    "show": "show one entry",
+    "drop": "forget an entry",
+    "adopt": "give an entry another owner",
+    "rebuild": "add entries for resources of the cloud",
+}
+_ARGUMENTS = {"show": "NAME", "drop": "NAME", "adopt": "NAME service|machine NAMESPACE/NAME"}
+_CHANGES = ("drop", "adopt", "rebuild")
+_WATCH_S = 2.0
+_UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+_HEAD = ("NAME", "AGE", "KIND", "OWNER", "STATE", "LAST ERROR")
+_SECTION = FlagSection(NAME, ours=True)
+
+
+@dataclass(frozen=True)
+class _Own(explain.ConnectionFlags):
+    output: str = command.output(_SECTION, "table")
+    watch: bool = _SECTION.flag(False, "With list: then show each change.", short="w")
+    dry_run: bool = _SECTION.flag(False, "With a change: only show what would be done.")
+    offline: bool = _SECTION.flag(
+        False, "Open the storage with the daemon's flags, instead of asking the daemon."
+    )
+
+
+def _faults(words: Sequence[str], own: Mapping[str, Any]) -> Iterator[str]:
+    action, *rest = words or ("",)
+    if action not in ACTIONS or len(rest) != len(_ARGUMENTS.get(action, "").split()):
+        usages = (f"{name} {_ARGUMENTS.get(name, '')}".rstrip() for name in ACTIONS)
+        yield f"expected {', or '.join(usages)}; got {' '.join(words) or 'nothing'!r}"
+    if own["watch"] and (action != "list" or own["offline"]):
+        yield "--watch needs list without --offline"
+    if own["dry-run"] and action not in _CHANGES:
+        yield f"--dry-run needs {', '.join(_CHANGES)}"
+    yield from explain.address_faults(own)
+
+
+async def show_or_change(
+    request: ParsedCommand, out: TextIO, *, environ: Mapping[str, str] = os.environ
+) -> int:
+    """Show or change the journal; return the exit status.
+
+    Raises:
+        ExaminationError: a request failed, or the daemon refused it.
+    """
+    from ccm.base import redact
+    from ccm.doctor import journal, reach
+    from ccm.doctor.case import Case
+    from ccm.kube.errors import KubeError
+    from ccm.runtime.journal_report import JournalChange
+
+    own, (action, *words) = request.own_flags, request.arguments
+    name, kind, owner = (*words, "", "", "")[:3]
+    change = JournalChange(
+        action=action,
+        name=name,
+        kind=explain.kind_of(kind)[0],
+        owner=owner,
+        dry_run=own["dry-run"],
+    )
+    case = Case(options=request.options, environ=environ, limit_s=own["timeout"].total_seconds())
+    try:
+        await reach.connect(case)
+        if own["offline"]:
+            exchange = await journal.open_offline(case, action if action in _CHANGES else "")
+        else:
+            exchange = journal.asking(case, own["address"], explain.trust_of(own))
+        if action in _CHANGES:
+            prefix = "would be done: " if own["dry-run"] else ""
+            done = (await exchange(change)).done
+            command.show(out, [f"{prefix}{line}" for line in done])
+        else:
+            await _show(exchange, name, out, json=own["output"] == "json", watch=own["watch"])
+    except KubeError as error:
+        raise ExaminationError(redact.mask_text(f"{case.cluster.server}: {error}")) from error
+    finally:
+        await case.exit_stack.aclose()
+    return EXIT_OK
+
+
+async def _show(exchange: Exchange, name: str, out: TextIO, *, json: bool, watch: bool) -> None:
+    """Show all entries or the one of a name; with `watch`, show changed entries until cancelled."""
+    shown: Mapping[str, JournalEntry] | None = None
+    while True:
+        response = await exchange(None)
+        entries = {one.name: one for one in response.entries if name in ("", one.name)}
+        texts = {orphan.name: orphan.text for orphan in response.orphans}
+        changed = [one for one in entries.values() if (shown or {}).get(one.name) != one]
+        if name and not entries:
+            raise ExaminationError(f"there is no entry {name}; kube-ccm journal list shows all")
+        if json and (changed or shown is None):
+            command.show_json(out, entries[name] if name else response)
+        elif name:
+            command.show(out, _fields(entries[name], texts.get(name, "")))
+        else:
+            _, *lines = table = [*command.table(_HEAD, [_row(one, texts) for one in changed])]
+            command.show(out, table if shown is None else lines)
+        if not watch:
+            return
+        shown = entries
+        await asyncio.sleep(_WATCH_S)
+
+
+def _row(entry: JournalEntry, orphans: Mapping[str, str]) -> tuple[str, ...]:
+    from ccm.base import clock
+    from ccm.model.times import parse_optional_time
+    from ccm.runtime.orphans import describe_owner
+
+    age, created = "unknown", parse_optional_time(entry.created_at)
+    if created is not None:
+        seconds = max(0, int((clock.now() - created).total_seconds()))
+        size, unit = next((pair for pair in _UNITS if seconds >= 2 * pair[0]), _UNITS[-1])
+        age = f"{seconds // size}{unit}"
+    state = f"{entry.state.value}, orphan" if entry.name in orphans else entry.state.value
+    return entry.name, age, entry.resource, describe_owner(entry), state, entry.last_error
+
+
+def _fields(entry: JournalEntry, orphan: str) -> Iterator[str]:
+    import msgspec
+
+    for key, value in msgspec.to_builtins(entry).items():
+        inner = value if isinstance(value, dict) else {"": value}
+        yield from (f"{key}{name and f'.{name}'}: {text}" for name, text in inner.items())
+    if orphan:
+        yield f"orphan: {orphan}"
+
+
+COMMAND = command.DaemonCommand(
+    name=NAME,
+    summary="show the daemon's journal of cloud resources, or change it",
+    introduction=_INTRODUCTION,
+    own=_Own,
+    execute=lambda request, out: asyncio.run(show_or_change(request, out)),
+    used=(
+        *explain.COMMAND.used,
+        "cloud-config",
+        "cloud-provider",
+        "cluster-name",
+        "persistence-config",
+    ),
+    needs_provider=False,
+    check_arguments=_faults,
+)
+add, own_flags, read, run = COMMAND.add, COMMAND.own_flags, COMMAND.read, COMMAND.run

@@ -1,0 +1,112 @@
+"""The journal of cloud resources, read from the leader or directly from the storage."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from ccm.app.journalaccess import OwnerLookup
+from ccm.app.journalchanges import JournalChanges, RefusedChange
+from ccm.app.provider import Misconfigured
+from ccm.cloud.calls.client import CloudClient
+from ccm.cloud.interface import Cloud
+from ccm.doctor import ExaminationError, cluster, daemons, explain_facts, provider
+from ccm.doctor.case import Case, CheckFinding, count, ok, skip, warn
+from ccm.doctor.explain import NoAnswer
+from ccm.kube.credentials import TlsSettings
+from ccm.persistence.errors import PersistenceError
+from ccm.persistence.journal import Journal
+from ccm.runtime.journal_report import ADOPT, JournalChange, JournalResponse, by_age
+from ccm.runtime.object_status import JOURNAL_PATH
+
+KEPT_S, KEPT = 1e9, 10**9
+"""Age and number of removed entries that an offline command keeps: it deletes none by itself."""
+
+SYSTEM_TRUST = TlsSettings()
+
+Exchange = Callable[[JournalChange | None], Awaitable[JournalResponse]]
+"""Function that changes the journal, or reads it (None).
+
+It raises ExaminationError if no daemon responded, or if the request was refused."""
+
+
+def asking(case: Case, address: str = "", trust: TlsSettings = SYSTEM_TRUST) -> Exchange:
+    """Return a function that asks the leader, or the daemon at an address."""
+
+    async def exchange(change: JournalChange | None) -> JournalResponse:
+        body = None if change is None else msgspec.json.encode(change)
+        request = explain_facts.DaemonRequest(
+            path=JOURNAL_PATH, response=JournalResponse, body=body
+        )
+        answer = await explain_facts.ask_daemon(case, request, address, trust)
+        if isinstance(answer, NoAnswer):
+            raise ExaminationError(f"{answer.why}; {answer.advice}")
+        if answer.fault or not answer.leads:
+            raise ExaminationError(answer.fault or "the queried daemon does not lead")
+        return answer
+
+    return exchange
+
+
+async def open_offline(case: Case, action: str) -> Exchange:
+    """Open the journal's storage without a daemon; the case's `exit_stack` closes it.
+
+    Args:
+        case: case with `cluster` and `client`.
+        action: action of the changes; empty: the journal is only read.
+
+    Raises:
+        ExaminationError: the storage or the provider cannot be opened, or a daemon leads although
+            the journal is to be changed.
+        KubeError: the API server failed.
+    """
+    if action:
+        await daemons.lease(case)
+        if case.lease_holder:
+            raise ExaminationError(f"{case.lease_holder} holds the Lease; omit --offline")
+    cloud = Cloud(name="none")
+    if action == ADOPT:
+        await provider.open_provider(case)
+        cloud = case.cloud
+    try:
+        stores = await case.exit_stack.enter_async_context(cluster.open_stores(case))
+        await stores.objects.tried.wait()
+        if stores.objects.fault:
+            raise ExaminationError(stores.objects.fault)
+        journal = Journal(writer=stores.writer, keep_removed_s=KEPT_S, max_removed=KEPT)
+        case.exit_stack.push_async_callback(journal.close)
+        await journal.open(stores.objects.provider, stores.objects.instance)
+    except (Misconfigured, PersistenceError) as error:
+        raise ExaminationError(str(error)) from error
+    changes = JournalChanges(
+        journal=journal,
+        owners=OwnerLookup(lambda _role, _account: case.client),
+        client=CloudClient(cloud, cluster_name=case.options.cluster_name),
+    )
+
+    async def exchange(change: JournalChange | None) -> JournalResponse:
+        if change is None:
+            return JournalResponse(entries=by_age(journal.entries.values()))
+        try:
+            return JournalResponse(done=await changes.execute(change))
+        except RefusedChange as error:
+            raise ExaminationError(str(error)) from error
+
+    return exchange
+
+
+async def check(case: Case) -> CheckFinding:
+    """Report the orphans that the leader has found with the journal."""
+    try:
+        response = await asking(case)(None)
+    except ExaminationError as error:
+        return skip(f"the leader was not asked: {error}")
+    held = count(len(response.entries), "entry", "entries")
+    if not response.orphans:
+        return ok(f"{held}, no orphan")
+    return warn(
+        f"{held}, {count(len(response.orphans), 'orphan')}",
+        "see the text of each; kube-ccm journal show NAME has the details",
+        details=[f"{orphan.name}: {orphan.text}" for orphan in response.orphans],
+    )

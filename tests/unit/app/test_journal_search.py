@@ -1,0 +1,375 @@
+"""The journal in the daemon: the search for orphans, the endpoint, and the changes of users."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from ccm.app import health, journal, options
+from ccm.app.controllers import ControllerRunner
+from ccm.app.health import DaemonState
+from ccm.app.journal import DaemonJournal
+from ccm.base.tasks import cancel_and_join, spawn
+from ccm.cloud import Cloud, Service, Unavailable, default_load_balancer_name
+from ccm.cloud.calls.client import CloudClient
+from ccm.cloud.helpers import load_balancer_name
+from ccm.gardener import crds
+from ccm.gardener.codec import CODEC
+from ccm.kube.client import Client
+from ccm.model import names
+from ccm.persistence.engine import StoreProvider
+from ccm.persistence.envelope import WriterIdentity
+from ccm.persistence.interface import new_machine_id
+from ccm.persistence.journal import EntryState, JournalEntry, Owner, entry_name
+from ccm.persistence.memory import MemoryStore
+from ccm.runtime.journal_report import JournalChange, JournalResponse
+from ccm.runtime.object_status import DaemonResponse
+from ccm.testing.clock import advance, settle
+from tests.support.services import FakeBalancers, FakeDigests
+from tests.unit.controllers.memory_server import MemoryServer
+
+pytestmark = pytest.mark.virtual_time
+
+SERVICES = "/api/v1/namespaces/default/services"
+INSTANCE = "memory-0123456789abcdef"
+ME = WriterIdentity(identity="a", epoch=1)
+WEB = {
+    "metadata": {"name": "web"},
+    "spec": {"type": "LoadBalancer", "ports": [{"port": 80, "nodePort": 30080}]},
+}
+PERIOD_S = 1800.0
+
+
+class Transferable(FakeDigests):
+    """The same, with a transfer to another Service."""
+
+    async def transfer_load_balancer(
+        self, cluster_name: str, former: Service, service: Service
+    ) -> None:
+        await self._call("transfer", former, ())
+        held = self.held.pop(default_load_balancer_name(former))
+        self.held[default_load_balancer_name(service)] = held
+
+
+class World:
+    """An API server, load balancers and a storage; daemons come and go."""
+
+    def __init__(self, balancers: FakeBalancers) -> None:
+        self.server = MemoryServer()
+        self.balancers = balancers
+        self.store = StoreProvider("memory", {INSTANCE: MemoryStore()}, writer=lambda: ME)
+        self.events: list[tuple[str, str]] = []
+        self.messages: list[str] = []
+        self.vitals = DaemonState()
+        self.journal: DaemonJournal
+
+    @property
+    def entries(self) -> Mapping[str, JournalEntry]:
+        return self.journal.journal.entries
+
+    def states(self) -> list[str]:
+        return [entry.state.value for entry in self.entries.values()]
+
+    def uid(self, name: str = "web") -> str:
+        body = self.server.get(f"{SERVICES}/{name}")
+        assert body is not None
+        return str(body["metadata"]["uid"])
+
+    def named(self, _name: str) -> Client:
+        return self.server.client()
+
+    def recorder(self, _name: str) -> World:
+        return self
+
+    def event(self, *_: object) -> None:
+        """Events of controllers."""
+
+    def record_event(self, kind: str, reason: str, message: str) -> None:
+        self.events.append((kind, reason))
+        self.messages.append(message)
+
+    @contextlib.asynccontextmanager
+    async def daemon(self, *words: str) -> AsyncIterator[None]:
+        """A daemon leads, and has loaded its journal."""
+        given = options.parse(["--controllers=service", "--journal=report", *words])
+        stores: Any = SimpleNamespace(writer=lambda: ME, when_unavailable="degrade", on_open=None)
+        self.journal = self.vitals.journal = DaemonJournal(given, stores, self.record_event)
+        cloud = Cloud(name="fake", load_balancer=self.balancers, service_annotations=("lb/",))
+        handle = CloudClient(cloud)
+        await self.store.initialize(new_machine_id("cluster", "kubernetes"))
+        runner = ControllerRunner(given, self, self, self.vitals)
+        async with self.journal.running(handle):
+            task = spawn(runner.run(handle, None, beside=self.journal.run), name="daemon")
+            try:
+                await stores.on_open(self.store, INSTANCE)
+                await settle()
+                yield
+                assert not task.done(), task
+            finally:
+                await cancel_and_join(task)
+
+    async def ask(self, method: str = "GET", body: bytes = b"") -> Any:
+        async def read() -> bytes:
+            return body
+
+        request: Any = SimpleNamespace(method=method, read=read)
+        return await health.journal_page(self.vitals)(request)
+
+    async def change(self, action: str, **fields: Any) -> JournalResponse:
+        change = JournalChange(action=action, **fields)
+        task = spawn(self.ask("POST", msgspec.json.encode(change)), name="change")
+        await advance(1)
+        return msgspec.json.decode((await task).body, type=JournalResponse)
+
+
+@pytest_asyncio.fixture(params=["lists", "cannot list"])
+async def world(request: pytest.FixtureRequest) -> World:
+    return World(FakeDigests() if request.param == "lists" else FakeBalancers())
+
+
+@pytest.mark.row("journal-04")
+async def test_service_lost_while_the_daemon_was_down_is_reported_by_the_first_search(
+    world: World,
+) -> None:
+    world.server.put(SERVICES, WEB)
+    async with world.daemon():
+        await advance(5)
+        assert world.states() == ["Created"]
+    world.server.unmake(f"{SERVICES}/web")
+
+    async with world.daemon():
+        await advance(journal.START_S + 1)
+        assert world.events == [("Warning", names.REASON_ORPHANED_RESOURCE)]
+        assert "Service default/web" in world.messages[0]
+        (found,) = msgspec.json.decode((await world.ask()).body, type=JournalResponse).orphans
+        assert found.text == world.messages[0]
+        await advance(3 * PERIOD_S)
+        assert len(world.events) == 1, "each orphan is reported once"
+    assert len(world.balancers.held) == 1
+
+
+@pytest.mark.row("journal-04")
+async def test_service_lost_while_the_daemon_runs_is_reported_by_the_next_search(
+    world: World,
+) -> None:
+    world.server.put(SERVICES, WEB)
+    async with world.daemon():
+        await advance(journal.START_S + 1)
+        world.balancers.faults["delete"] = Unavailable("the cloud is down")
+        world.server.unmake(f"{SERVICES}/web")
+        await advance(1.2 * PERIOD_S)
+        assert world.events == [("Warning", names.REASON_ORPHANED_RESOURCE)]
+
+        del world.balancers.faults["delete"]
+        await advance(1.2 * PERIOD_S)
+        assert (world.states(), dict(world.balancers.held)) == (["Removed"], {})
+        assert (await reading(world)).orphans == []
+
+
+async def reading(world: World) -> JournalResponse:
+    return msgspec.json.decode((await world.ask()).body, type=JournalResponse)
+
+
+@pytest.mark.row("journal-04")
+async def test_mode_delete_deletes_a_lost_load_balancer_after_the_grace_period() -> None:
+    world = World(FakeDigests())
+    world.server.put(SERVICES, WEB)
+    async with world.daemon():
+        await advance(5)
+    world.server.unmake(f"{SERVICES}/web")
+    flags = ("--journal=delete", "--journal-grace-period=50m", "--journal-check-period=10m")
+    async with world.daemon(*flags):
+        await advance(49 * 60)
+        assert world.balancers.held
+        await advance(25 * 60)
+        assert (dict(world.balancers.held), world.states()) == ({}, ["Removed"])
+    assert world.events[-1] == ("Normal", names.REASON_ORPHAN_DELETED)
+
+
+@pytest.mark.row("journal-04")
+async def test_living_services_cause_no_request_to_the_api_server() -> None:
+    world = World(FakeDigests())
+    world.server.put(SERVICES, WEB)
+    async with world.daemon():
+        await advance(journal.START_S + 1)
+        reads = world.server.reads("services")
+        await advance(3 * PERIOD_S)
+        assert world.server.reads("services") == reads
+        assert world.events == []
+
+
+@pytest.mark.row("journal-06")
+async def test_owner_of_a_kind_that_is_not_served_is_not_absent() -> None:
+    """After a restore without CRDs, every Machine would seem to be absent."""
+    world = World(FakeDigests())
+    api_version, kind = CODEC.machines.api_version, CODEC.machines.kind
+    owner = Owner(api_version=api_version, kind=kind, namespace="default", name="m0", uid="u")
+    entry = JournalEntry(
+        name=entry_name("server", "u"),
+        resource="server",
+        provider="fake",
+        owner=owner,
+        state=EntryState.CREATED,
+    )
+    async with world.daemon():
+        await world.journal.journal.put(entry)
+        await advance(journal.START_S + 2 * PERIOD_S)
+        assert (world.events, world.states()) == ([], ["Created"])
+        for definition in crds.DEFINITIONS:
+            world.server.put(
+                "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+                dict(definition.to_manifest()),
+            )
+        await advance(2 * PERIOD_S)
+        # The controllers of Machines do not run here, so the VM cannot be looked up.
+        assert world.events == [("Warning", names.REASON_ORPHANED_RESOURCE)]
+
+
+# --- the endpoint -------------------------------------------------------------------------------
+
+
+async def test_endpoint_of_a_daemon_without_a_journal_says_so() -> None:
+    world = World(FakeDigests())
+    answer = msgspec.json.decode((await world.ask()).body, type=DaemonResponse)
+    assert "--journal" in answer.fault
+
+
+async def test_endpoint_refuses_a_body_that_is_no_change() -> None:
+    world = World(FakeDigests())
+    async with world.daemon():
+        for body in (b"", b"{}", b'{"action": 7}'):
+            answer = await world.ask("POST", body)
+            assert (answer.status, answer.body[:25]) == (400, b"the body is no change of ")
+        assert "must be one of drop, adopt" in (await world.change("forget")).fault
+
+
+async def test_changes_need_a_leader() -> None:
+    world = World(FakeDigests())
+    world.server.put(SERVICES, WEB)
+    async with world.daemon():
+        await advance(5)
+        (name,) = world.entries
+    assert (await world.change("drop", name=name)).fault == journal.NOT_LOADED
+    assert (await reading(world)).fault == journal.NOT_LOADED
+
+
+async def test_explain_shows_the_resources_of_an_object_and_of_its_predecessors() -> None:
+    world = World(FakeDigests())
+    world.server.put(SERVICES, WEB)
+    given = options.parse([])
+    async with world.daemon():
+        await advance(5)
+        name = load_balancer_name(world.uid())
+        answer = health.explain_object("service", "default/web", given, world.vitals)
+        (found,) = answer.journal
+        assert found.startswith(f"loadbalancer {name} ({name}): Created, created 20")
+        assert found.endswith(" by a")
+        for kind, key in (("service", "default/other"), ("machine", "default/web")):
+            assert health.explain_object(kind, key, given, world.vitals).journal == []
+
+
+# --- changes ------------------------------------------------------------------------------------
+
+
+async def test_drop_forgets_an_entry_and_leaves_its_resource() -> None:
+    world = World(FakeDigests())
+    world.server.put(SERVICES, WEB)
+    async with world.daemon():
+        await advance(5)
+        (name,) = world.entries
+        assert (await world.change("drop", name="other")).fault.startswith("there is no entry")
+        assert (await world.change("drop", name=name, dry_run=True)).done
+        assert list(world.entries) == [name]
+        assert (await world.change("drop", name=name)).done[0].startswith(f"{name} dropped")
+        assert (dict(world.entries), len(world.balancers.held)) == ({}, 1)
+
+
+@pytest.mark.row("journal-12")
+async def test_rebuild_adds_an_entry_for_each_listed_load_balancer_of_a_service() -> None:
+    world = World(FakeDigests())
+    world.server.put(SERVICES, WEB)
+    async with world.daemon():
+        await advance(5)
+        before = dict(world.entries)
+        await world.journal.journal.drop(before)
+        world.balancers.held["astray"] = ((), ())
+        assert len((await world.change("rebuild", dry_run=True)).done) == 1
+        assert not world.entries
+        assert len((await world.change("rebuild")).done) == 1
+        (entry,), (was,) = world.entries.values(), before.values()
+        marks = {"created_at": was.created_at, "updated_at": was.updated_at}
+        assert msgspec.structs.replace(entry, **marks) == was
+        assert (await world.change("rebuild")).done == [
+            "every listed resource has an entry already"
+        ]
+
+
+async def lost(world: World) -> str:
+    """The Service was lost and created anew while no daemon ran; the name of its entry."""
+    world.server.put(SERVICES, WEB)
+    async with world.daemon():
+        await advance(5)
+        (name,) = world.entries
+    world.server.unmake(f"{SERVICES}/web")
+    return name
+
+
+@pytest.mark.row("journal-06")
+async def test_adopt_gives_a_load_balancer_to_a_service_that_was_created_anew() -> None:
+    world = World(Transferable())
+    name = await lost(world)
+    async with world.daemon():
+        await advance(1)
+        world.balancers.faults["ensure"] = Unavailable("later")
+        world.server.put(SERVICES, WEB)
+        adoption = {"name": name, "kind": "service", "owner": "default/web"}
+        assert len((await world.change("adopt", **adoption, dry_run=True)).done) == 1
+        assert name in world.entries
+        assert len((await world.change("adopt", **adoption)).done) == 1
+        (entry,) = world.entries.values()
+        balancer = load_balancer_name(world.uid())
+        assert entry.owner.uid == world.uid()
+        assert (entry.state, entry.intended_name) == (EntryState.CREATED, balancer)
+        assert list(world.balancers.held) == [balancer]
+
+
+@pytest.mark.parametrize(
+    ("balancers", "fields", "fault"),
+    [
+        (Transferable, {"kind": "machine"}, "must be a Service"),
+        (Transferable, {"owner": "default/other"}, "Service default/other does not exist"),
+        (FakeDigests, {}, "provider fake cannot give loadbalancer"),
+    ],
+    ids=["other kind", "absent", "provider"],
+)
+async def test_adopt_is_refused_with_a_reason(
+    balancers: type[FakeBalancers], fields: dict[str, str], fault: str
+) -> None:
+    world = World(balancers())
+    name = await lost(world)
+    async with world.daemon():
+        world.server.put(SERVICES, WEB)
+        given = {"name": name, "kind": "service", "owner": "default/web", **fields}
+        answer = await world.change("adopt", **given)
+        assert fault in answer.fault
+        assert "transfer" not in world.balancers.calls
+
+
+async def test_adopt_is_refused_while_the_owner_exists() -> None:
+    world = World(Transferable())
+    world.server.put(SERVICES, WEB)
+    world.server.put(SERVICES, {"metadata": {"name": "other"}, "spec": {"ports": [{"port": 80}]}})
+    async with world.daemon():
+        await advance(5)
+        name = entry_name("loadbalancer", world.uid())
+        for owner, fault in (("web", "still has its owner"), ("other", "still has its owner")):
+            answer = await world.change(
+                "adopt", name=name, kind="service", owner=f"default/{owner}"
+            )
+            assert fault in answer.fault
