@@ -142,7 +142,7 @@ class PersistenceStores:
         client: Client,
         *,
         namespace: str,
-        lease: str = "",
+        lease: str = "cloud-controller-manager",
         record_event: Callable[[str, str, str], None] = lambda *_: None,
         next_epoch: Callable[[int], Awaitable[int | None]] | None = None,
     ) -> None:

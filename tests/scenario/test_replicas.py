@@ -274,6 +274,39 @@ async def test_storage_is_open_only_while_the_lease_is_held(
     assert await standby.stop() == 0
 
 
+async def test_storage_in_config_maps_is_kept_by_the_next_leader_of_a_recreated_lease(
+    env: Environment, tmp_path: Path
+) -> None:
+    """The new Lease counts from 0; storage goes on with the next epoch."""
+    file = tmp_path / "persistence.yaml"
+    file.write_text("instances: [{kubernetes: {}}]\n")
+    flags = {"persistence-config": str(file)}
+
+    async def markers() -> list[str]:
+        found = await env.cluster.get("/api/v1/namespaces/kube-system/configmaps") or {}
+        label = {"kube-ccm.io/persistence": "cloud-controller-manager"}
+        return [
+            item["metadata"]["resourceVersion"]
+            for item in found["items"]
+            if item["metadata"].get("labels") == label
+        ]
+
+    for _ in range(2):  # the second leader counts one transition
+        leader = await env.start_leading(flags=flags)
+        await leader.says("persistence opened")
+        assert await leader.stop() == 0
+    (before,) = await markers()
+    await env.cluster.delete(harness.LEASE)
+
+    last = await env.start_leading(flags=flags)
+    await last.says("persistence opened")
+
+    assert (await env.cluster.lease())["leaseTransitions"] == 0
+    assert (await markers()) != [before]
+    assert not last.lines("persistence cannot be opened, retrying")
+    assert await last.stop() == 0
+
+
 SHARED_NAME = "cloud-provider-extraction-migration"
 SHARED = f"{harness.LEASES}/{SHARED_NAME}"
 TERMS = {
