@@ -1,28 +1,41 @@
 """Store in a table of a PostgreSQL database. Several clusters can share the table; each reads and
 writes only its own rows.
 
-Each write transaction also locks the cluster's row with the epoch: once a newer leader has opened
-the store, a former leader can no longer write. A server that does not flush to disk is rejected.
+Each call is one statement that can be repeated, without a transaction over several round trips. A
+statement that changes objects also locks the cluster's row with the epoch: once a newer leader has
+opened the store, a former leader can no longer write, and a frozen leader keeps no lock. Concurrent
+changes share a statement. A server that does not flush to disk is rejected.
 """
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import random
 import re
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from functools import partial
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import asyncpg
 import msgspec
 
 from ccm.base import files, log
-from ccm.persistence import envelope
+from ccm.base.backoff import ExponentialBackoff
+from ccm.base.tasks import cancel_and_join, spawn
+from ccm.persistence import envelope, objects
 from ccm.persistence.engine import StoreProvider, build_provider
 from ccm.persistence.envelope import StoreEntry
-from ccm.persistence.errors import BackendDead, BackendUnavailable, VersionConflict
+from ccm.persistence.errors import (
+    BackendDead,
+    BackendUnavailable,
+    InvalidObject,
+    PersistenceError,
+    VersionConflict,
+)
 from ccm.persistence.interface import (
     ABSENT,
     CAS,
@@ -39,28 +52,132 @@ from ccm.persistence.registry import BackendContext, backend
 from ccm.persistence.store import Claim, Page, StoredRecord, check_epoch
 
 PAGE = 200
+BATCH = 200
+BATCH_BYTES = 4 << 20
+"""Maximum changes of one statement, and bytes of their envelopes."""
+
 POOL = 4
 CONNECT_S = 5.0
 COMMAND_S = 10.0
+RETRY_S = 25.0
+"""Seconds for which a call waits for a connection and repeats its statement: less than the deadline
+of an operation, so that the error still names the cause."""
+
+BACKOFF = ExponentialBackoff(base_s=0.05, cap_s=1.0, jitter=1.0)
+
+SCHEMA = 1
+"""Version of the tables, stored as the comment of the table of objects."""
+
 SCHEMA_LOCK = 0x63636D31
 """Advisory lock ID for the creation of the schema: `ccm1` in ASCII."""
 
-_TABLE = re.compile(r"[a-z_][a-z0-9_]{0,40}")
+_SESSION = {
+    "synchronous_commit": "on",
+    "statement_timeout": "8s",
+    "lock_timeout": "5s",
+    "idle_in_transaction_session_timeout": "5s",
+    "tcp_user_timeout": "10s",
+}
+"""Settings of each connection. The time limits are for a process or network that freezes: the
+server then ends the statement, and releases its locks."""
+
+_SET_UP = """
+SELECT current_setting('fsync') = 'on' AS is_durable, count(set_config(name, given.value, false))
+FROM pg_settings JOIN unnest($1::text[], $2::text[]) AS given(name, value) USING (name)
+WHERE NOT (name = 'synchronous_commit' AND setting = 'remote_apply')
+"""
+_TERMINATE = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE pid = ANY($1) AND application_name = $2
+"""
+
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS {table}_instance(
+DO $$ BEGIN
+PERFORM pg_advisory_xact_lock({lock});
+CREATE TABLE IF NOT EXISTS "{table}_instance"(
     cluster_uid text PRIMARY KEY, marker bytea NOT NULL, epoch bigint NOT NULL);
-CREATE TABLE IF NOT EXISTS {table}(
+CREATE TABLE IF NOT EXISTS "{table}"(
     cluster_uid text, grp text, version text, kind text, key text COLLATE "C",
     write_id text NOT NULL, epoch bigint NOT NULL, body bytea NOT NULL,
     PRIMARY KEY(cluster_uid, grp, version, kind, key));
+COMMENT ON TABLE "{table}" IS 'kube-ccm schema {schema}';
+END $$
 """
+_COLUMNS = {
+    "": "cluster_uid text, grp text, version text, kind text, key text, "
+    "write_id text, epoch bigint, body bytea",
+    "_instance": "cluster_uid text, marker bytea, epoch bigint",
+}
+"""Suffix of a table's name -> its columns."""
+
+_LAYOUT = """
+SELECT (
+    SELECT string_agg(attname || ' ' || format_type(atttypid, atttypmod), ', ' ORDER BY attnum)
+    FROM pg_attribute WHERE attrelid = relation AND attnum > 0 AND NOT attisdropped
+), obj_description(relation, 'pg_class')
+FROM unnest($1::text[]) WITH ORDINALITY AS given(name, number), to_regclass(name) AS relation
+ORDER BY number
+"""
+"""Columns and comment of each table, None = absent."""
+
+_CLAIM = """
+UPDATE "{table}_instance" SET epoch = greatest(epoch, $2) WHERE cluster_uid = $1
+RETURNING marker, epoch
+"""
+_MARK = """
+INSERT INTO "{table}_instance" VALUES(
+    $1, $2, greatest($3::bigint, (SELECT max(epoch) FROM "{table}" WHERE cluster_uid = $1)))
+ON CONFLICT DO NOTHING
+"""
+"""Not below the epoch of the objects: if an operator deleted the row, a former leader must not
+restore it with its own epoch after the present one has written."""
+
 _AT = "cluster_uid = $1 AND grp = $2 AND version = $3 AND kind = $4 AND key"
-_COLUMNS = "(cluster_uid, grp, version, kind, key, write_id, epoch, body)"
-_INSERT = f"INSERT INTO {{table}}{_COLUMNS} VALUES($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT"
-_COLUMNS_OF_KEY = "(cluster_uid, grp, version, kind, key)"
-_SET = "write_id = $6, epoch = $7, body = $8"
-_LIST = f"SELECT key, body, write_id FROM {{table}} WHERE {_AT} > $5 ORDER BY key LIMIT $6"  # noqa: S608 - ours
-_UPDATE = f"UPDATE {{table}} SET {_SET} WHERE {_AT} = $5 AND write_id = $9"  # noqa: S608 - ours
+_READ = f'SELECT body, write_id FROM "{{table}}" WHERE {_AT} = $5'  # noqa: S608 - ours
+_LIST = f'SELECT key, body, write_id FROM "{{table}}" WHERE {_AT} > $5 ORDER BY key LIMIT $6'  # noqa: S608 - ours
+
+
+def _change(text: str) -> str:
+    """Return a statement that makes changes if no newer leader has opened the store.
+
+    Its row has the epoch in the store, None = the row of the cluster is missing or its epoch was
+    set back, and the IDs of the writes that took effect.
+    """
+    return f"""
+WITH leader AS (
+    SELECT epoch FROM "{{table}}_instance" WHERE cluster_uid = $1 AND epoch >= $2 FOR SHARE),
+given AS (
+    SELECT given.* FROM leader, unnest(
+        $3::text[], $4::text[], $5::text[], $6::text[],
+        $7::text[], $8::bigint[], $9::bytea[], $10::text[]
+    ) AS given(grp, version, kind, key, write_id, epoch, body, expected)
+    WHERE leader.epoch <= given.epoch),
+changed AS ({text} RETURNING stored.write_id)
+SELECT (SELECT epoch FROM leader) AS epoch, ARRAY(SELECT write_id FROM changed) AS changed
+"""  # noqa: S608 - ours
+
+
+_KEY = "(cluster_uid, grp, version, kind, key)"
+# Sorted, so that two processes lock the same rows in the same order.
+_INSERT = f"""
+INSERT INTO "{{table}}" AS stored(cluster_uid, grp, version, kind, key, write_id, epoch, body)
+SELECT $1, given.* FROM (
+    SELECT grp, version, kind, key, write_id, epoch, body FROM given
+    ORDER BY grp, version, kind, key) AS given
+ON CONFLICT {_KEY} DO UPDATE SET"""  # noqa: S608 - ours
+_AT_GIVEN = """
+stored.cluster_uid = $1 AND (stored.grp, stored.version, stored.kind, stored.key)
+    = (given.grp, given.version, given.kind, given.key)"""
+
+_PUT = _change(
+    f"{_INSERT} write_id = excluded.write_id, epoch = excluded.epoch, body = excluded.body"
+)
+# The write's own ID in a condition: a repeated statement succeeds if its first run did.
+_CREATE = _change(f"{_INSERT} epoch = excluded.epoch WHERE stored.write_id = excluded.write_id")
+_REPLACE = _change(f"""
+UPDATE "{{table}}" AS stored SET write_id = given.write_id, epoch = given.epoch, body = given.body
+FROM given WHERE {_AT_GIVEN} AND stored.write_id IN (given.expected, given.write_id)""")  # noqa: S608 - ours
+_DELETE = _change(f'DELETE FROM "{{table}}" AS stored USING given WHERE {_AT_GIVEN}')  # noqa: S608 - ours
 
 
 _ADVICE = {
@@ -68,8 +185,14 @@ _ADVICE = {
     "28000": "pg_hba.conf of the server rejects this connection",
     "3D000": "the database does not exist",
     "42501": "the user must be allowed to create tables, or the tables must exist",
+    "42P01": "a table was dropped; the next start creates it",
+    "53300": "the server has no free connection for this user; raise its connection limit",
 }
 """SQLSTATE -> advice for the error message."""
+
+_PASSING = frozenset({"40001", "40P01", "53300", "55P03"})
+"""SQLSTATEs of a statement that changed nothing and may succeed soon: conflicts of locks, and too
+many connections."""
 
 
 class PostgresConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +220,103 @@ class PostgresConfig(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
+class _Change(NamedTuple):
+    """Change of one object that waits for its statement.
+
+    Attributes:
+        statement: `_PUT`, `_CREATE`, `_REPLACE` or `_DELETE`.
+        place: group, version, kind and key.
+        entry: the envelope; empty for a deletion.
+        expected: version that `_REPLACE` requires.
+        result: epoch in the store, and whether the change took effect.
+    """
+
+    statement: str
+    place: tuple[str, ...]
+    entry: StoreEntry
+    expected: str
+    result: asyncio.Future[tuple[int | None, bool]]
+
+
+class _Pool:
+    """Connections that are opened on demand; a call waits until one is free.
+
+    If the server has no free connection, the pool gets smaller instead of failing the call.
+
+    Args:
+        connect: opens a connection with the given application name.
+    """
+
+    def __init__(self, connect: Callable[[str], Awaitable[Any]]) -> None:
+        self._connect = connect
+        self._name = f"kube-ccm {uuid.uuid4()}"
+        self._size = POOL
+        self._slots = asyncio.Semaphore(POOL)
+        self._idle: list[Any] = []
+        self._abandoned: set[int] = set()
+
+    async def fetch(self, query: str, *values: Any) -> Sequence[Any]:
+        """Run a statement and return its rows; repeat it if the server had closed a connection."""
+        while True:
+            db, is_new = await self._take()
+            pid = db.get_server_pid()  # unknown once the connection is closed
+            try:
+                await self._end_abandoned(db)
+                rows: Sequence[Any] = await db.fetch(query, *values)
+                return rows
+            except BaseException as error:
+                is_lost = db.is_closed() or isinstance(error, _CONNECTION_LOST)
+                if is_lost or not isinstance(error, asyncpg.PostgresError):
+                    self._abandoned.add(pid)
+                    db.terminate()
+                if not is_lost or is_new or not isinstance(error, Exception):
+                    raise
+            finally:
+                if not db.is_closed():
+                    self._idle.append(db)
+                self._slots.release()
+
+    def grow(self) -> None:
+        """Allow one connection more, up to `POOL`."""
+        if self._size < POOL:
+            self._size += 1
+            self._slots.release()
+
+    async def close(self) -> None:
+        """Close the connections; no call may be running."""
+        while self._idle:
+            with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+                await self._idle.pop().close(timeout=CONNECT_S)
+
+    async def _take(self) -> tuple[Any, bool]:
+        """Return a free connection, and whether it is new."""
+        await self._slots.acquire()
+        try:
+            while self._idle:
+                if not (db := self._idle.pop()).is_closed():
+                    return db, False
+            return await self._connect(self._name), True
+        except BaseException as error:
+            if isinstance(error, asyncpg.TooManyConnectionsError) and self._size > 1:
+                self._size -= 1
+            else:
+                self._slots.release()
+            raise
+
+    async def _end_abandoned(self, db: Any) -> None:
+        """End sessions whose statement has an unknown outcome: it must not take effect later."""
+        if abandoned := self._abandoned.copy():
+            await db.fetch(_TERMINATE, list(abandoned), self._name)
+            self._abandoned -= abandoned
+
+
+_CONNECTION_LOST = (
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.PostgresConnectionError,
+)
+
+
 class PostgresStore:
     """Store in a table.
 
@@ -104,78 +324,70 @@ class PostgresStore:
         config: settings of the database.
 
     Raises:
-        BackendDead: the name of the table is invalid.
+        BackendDead: a setting is invalid.
     """
+
+    max_bytes = objects.MAX_BYTES + 8192
+    """Maximum bytes of an envelope: the largest object, and the metadata around it."""
 
     def __init__(self, config: PostgresConfig) -> None:
         self.capabilities = frozenset({CAS, FENCING, SHARED})
-        if not _TABLE.fullmatch(config.table):
-            raise BackendDead(
-                f"table {config.table!r}: use at most 41 lower-case letters, digits and _, and no "
-                "leading digit"
-            )
+        for setting, (pattern, advice) in _FORMATS.items():
+            if not re.fullmatch(pattern, value := getattr(config, setting)):
+                raise BackendDead(f"postgres.{setting} is {value!r}; use {advice}")
+        if not 1 <= config.port <= 65535:
+            raise BackendDead(f"postgres.port is {config.port}; use a port from 1 to 65535")
         self._config = config
         self._name = f"database {config.database} at {config.host}"
-        self._pool: Any = None
-        self._cluster = ""
+        self._pool = _Pool(self._connect)
+        self._claim = Claim("", 0)
+        self._is_open = False
+        self._pending: list[_Change] = []
+        self._committer: asyncio.Task[None] | None = None
         if config.allow_insecure:
             log.logger("persistence").warning("database is used without TLS", source=self._name)
 
     async def open(self, claim: Claim) -> None:
         """See `Store.open`."""
-        self._cluster = claim.cluster_uid
-        await self.close()
-        with self._convert_errors():
-            self._pool = await asyncpg.create_pool(**self._options(), init=self._ensure_durable)
-        async with self._transaction() as db:
-            await db.execute("SELECT pg_advisory_xact_lock($1)", SCHEMA_LOCK)
-            await db.execute(_SCHEMA.format(table=self._config.table))
-            await self._claim(db, claim)
+        self._claim = claim
+        await self._prepare_tables()
+        marker, epoch = await self._claim_epoch()
+        envelope.check_marker(bytes(marker), claim.cluster_uid, self._name)
+        check_epoch(epoch, claim.epoch)
+        self._is_open = True
 
     async def probe(self) -> None:
-        """See `Store.probe`."""
-        async with self._transaction() as db:
-            query = self._sql("UPDATE {table}_instance SET epoch = epoch WHERE cluster_uid = $1")
-            await db.execute(query, self._cluster)
+        """See `Store.probe`; also restores a lost row of the cluster."""
+        await self._claim_epoch()
+        self._pool.grow()
 
     async def read(self, place: StoragePlace) -> StoredRecord | None:
         """See `Store.read`."""
-        query = self._sql(f"SELECT body, write_id FROM {{table}} WHERE {_AT} = $5")  # noqa: S608 - ours
-        async with self._transaction() as db:
-            row = await db.fetchrow(query, *self._key_values(place))
-        return None if row is None else StoredRecord(bytes(row["body"]), Version(row["write_id"]))
+        rows = await self._fetch(_READ, self._claim.cluster_uid, *_columns(place.kind, place.key))
+        return StoredRecord(bytes(rows[0][0]), Version(rows[0][1])) if rows else None
 
     async def write(self, place: StoragePlace, entry: StoreEntry, expect: Expected) -> Version:
         """See `Store.write`."""
-        values: tuple[Any, ...] = (*self._key_values(place), entry.version, entry.epoch, entry.body)
         if expect is None:
-            statement = f"{_INSERT}{_COLUMNS_OF_KEY} DO UPDATE SET {_SET}"
+            is_written = await self._change(_PUT, place, entry)
         elif expect is ABSENT:
-            statement = f"{_INSERT} DO NOTHING"
+            is_written = await self._change(_CREATE, place, entry)
         else:
-            statement = _UPDATE
-            values = (*values, expect)
-        async with self._transaction() as db:
-            await self._check_leader(db, entry.epoch)
-            written = await db.fetchval(self._sql(f"{statement} RETURNING 1"), *values)
-        if written is None:
+            is_written = _is_text(expect) and await self._change(_REPLACE, place, entry, expect)
+        if not is_written:
             raise VersionConflict("the object was changed concurrently")
         return entry.version
 
     async def remove(self, place: StoragePlace, epoch: int) -> None:
         """See `Store.remove`."""
-        async with self._transaction() as db:
-            await self._check_leader(db, epoch)
-            query = self._sql(f"DELETE FROM {{table}} WHERE {_AT} = $5")  # noqa: S608 - ours
-            await db.execute(query, *self._key_values(place))
+        await self._change(_DELETE, place, StoreEntry(b"", Version(""), epoch))
 
     async def scan(self, kind: GVK) -> AsyncGenerator[Page, None]:
         """See `Store.scan`."""
-        query = self._sql(_LIST)
         last = ""
         while True:
-            async with self._transaction() as db:
-                rows = await db.fetch(query, self._cluster, *kind, last, PAGE)
+            values = _columns(kind, last)
+            rows = await self._fetch(_LIST, self._claim.cluster_uid, *values, PAGE)
             if not rows:
                 return
             yield [
@@ -186,100 +398,225 @@ class PostgresStore:
 
     async def close(self) -> None:
         """See `Store.close`."""
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            with self._convert_errors():
-                await pool.close()
+        await cancel_and_join(self._committer)
+        await self._pool.close()
 
-    def _key_values(self, place: StoragePlace) -> tuple[str, ...]:
-        return (self._cluster, *place.kind, place.key)
+    # Changes
 
-    def _sql(self, text: str) -> str:
-        return text.format(table=self._config.table)
+    async def _change(
+        self, statement: str, place: StoragePlace, entry: StoreEntry, expected: str = ""
+    ) -> bool:
+        """Make a change, together with concurrent ones; return whether it took effect."""
+        result = asyncio.get_running_loop().create_future()
+        columns = _columns(place.kind, place.key)
+        self._pending.append(_Change(statement, columns, entry, expected, result))
+        if self._committer is None or self._committer.done():
+            self._committer = spawn(self._commit_pending(), name="persistence-postgres")
+        epoch, is_changed = await result
+        if epoch is None:
+            raise BackendUnavailable(
+                f"{self._name}: the row of this cluster in {self._config.table}_instance is "
+                "missing or was set back; nothing was written, the next probe restores it"
+            )
+        check_epoch(epoch, entry.epoch)
+        return bool(is_changed)
 
-    def _options(self) -> dict[str, Any]:
-        config = self._config
-        options: dict[str, Any] = {
-            "host": config.host,
-            "port": config.port,
-            "database": config.database,
-            "user": config.user,
-            "min_size": 0,
-            "max_size": POOL,
-            "timeout": CONNECT_S,
-            "command_timeout": COMMAND_S,
-            "ssl": False,
-            "reset": _keep_settings,
-        }
-        if config.password_file:
-            # Read for each connection, because the file may change.
-            options["password"] = partial(read_text, config.password_file)
-        if not (config.allow_insecure or config.host.startswith("/")):
-            options["ssl"] = _tls_context(config.ca_file)
-        return options
+    async def _commit_pending(self) -> None:
+        while batch := self._next_batch():
+            failure: PersistenceError = BackendUnavailable(f"{self._name}: interrupted")
+            epoch: int | None = None
+            changed: frozenset[str] | None = None
+            try:
+                epoch, changed = await self._commit(batch)
+            except PersistenceError as error:
+                failure = error
+            finally:
+                for change in batch:
+                    if change.result.done():  # the caller was cancelled
+                        continue
+                    if changed is None:
+                        change.result.set_exception(type(failure)(*failure.args))
+                    else:
+                        change.result.set_result((epoch, change.entry.version in changed))
 
-    async def _ensure_durable(self, db: Any) -> None:
-        """Require `fsync` on the server, and enable `synchronous_commit` for the connection.
+    def _next_batch(self) -> list[_Change]:
+        """Take the next changes that fit one statement: of one kind, and of different objects."""
+        batch: list[_Change] = []
+        left: list[_Change] = []
+        places: set[tuple[str, ...]] = set()
+        size = 0
+        for change in self._pending:
+            if change.result.done():  # the caller was cancelled
+                continue
+            fits = not batch or (
+                change.statement is batch[0].statement
+                and change.place not in places
+                and len(batch) < BATCH
+                and size + len(change.entry.body) <= BATCH_BYTES
+            )
+            if fits:
+                batch.append(change)
+                size += len(change.entry.body)
+            else:
+                left.append(change)
+            # A later change of the same object must not overtake one that is left.
+            places.add(change.place)
+        self._pending = left
+        return batch
+
+    async def _commit(self, batch: Sequence[_Change]) -> tuple[int | None, frozenset[str]]:
+        """Make changes; return the epoch in the store, and the IDs of successful writes."""
+        rows = [
+            (*one.place, one.entry.version, one.entry.epoch, one.entry.body, one.expected)
+            for one in batch
+        ]
+        columns = zip(*rows, strict=True)
+        ((epoch, changed),) = await self._fetch(batch[0].statement, *self._claim, *columns)
+        return epoch, frozenset(changed)
+
+    # Opening
+
+    async def _prepare_tables(self) -> None:
+        """Create absent tables; refuse those of another version.
+
+        Raises:
+            BackendDead: a table has another version or other columns.
+        """
+        names = [f"{self._config.table}{suffix}" for suffix in _COLUMNS]
+        for _ in "ab":
+            layout = await self._fetch(_LAYOUT, names)
+            comment = layout[0][1] or ""
+            version = re.fullmatch(r"kube-ccm schema (\d+)", comment)
+            if version and int(version[1]) != SCHEMA:
+                raise BackendDead(
+                    f"{self._name}: table {names[0]} has schema {version[1]}, this version needs "
+                    f"schema {SCHEMA}; use the version of kube-ccm that created it, or configure "
+                    "another table"
+                )
+            if all(columns for columns, _ in layout):
+                break
+            await self._fetch(_SCHEMA)
+        for name, (columns, _), expected in zip(names, layout, _COLUMNS.values(), strict=True):
+            if columns != expected:
+                raise BackendDead(
+                    f"{self._name}: table {name} has the columns {columns}, this version needs "
+                    f"{expected}; configure another table"
+                )
+
+    async def _claim_epoch(self) -> tuple[bytes, int]:
+        """Raise the epoch in the store to ours, which fences former leaders.
+
+        Returns the marker and the epoch that are stored now.
+        """
+        uid, epoch = self._claim
+        while not (rows := await self._fetch(_CLAIM, uid, epoch)):
+            await self._fetch(_MARK, uid, envelope.build_marker(uid), epoch)
+        return rows[0]["marker"], rows[0]["epoch"]
+
+    # Connections
+
+    async def _fetch(self, query: str, *values: Any) -> Sequence[Any]:
+        """Run one statement and return its rows. It may run twice, so it must be repeatable.
+
+        Raises:
+            BackendUnavailable: the statement failed; its outcome is unknown.
+        """
+        text = query.format(table=self._config.table, lock=SCHEMA_LOCK, schema=SCHEMA)
+        why = f"no connection became free within {RETRY_S:.0f} s"
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RETRY_S):
+                for failures in itertools.count():
+                    try:
+                        return await self._pool.fetch(text, *values)
+                    except (*_CLIENT_ERRORS, asyncpg.PostgresError, OSError) as error:
+                        why = _describe_error(error)
+                        if getattr(error, "sqlstate", None) not in _PASSING:
+                            break
+                    await asyncio.sleep(BACKOFF.delay(failures, random.Random()))
+        raise BackendUnavailable(f"{self._name}: {why}")
+
+    async def _connect(self, name: str) -> Any:
+        """Open a connection.
 
         Raises:
             BackendDead: `fsync` is off, so an acknowledged write may be lost.
+            BackendUnavailable: a file cannot be read, or `fsync` was switched off later.
         """
-        if await db.fetchval("SHOW fsync") != "on":
-            raise BackendDead(f"{self._name}: fsync is off, writes are not durable; enable fsync")
-        if await db.fetchval("SHOW synchronous_commit") != "remote_apply":
-            await db.execute("SET synchronous_commit = on")
-
-    async def _claim(self, db: Any, claim: Claim) -> None:
-        insert = "INSERT INTO {table}_instance VALUES($1, $2, $3) ON CONFLICT DO NOTHING"
-        marker = envelope.build_marker(claim.cluster_uid)
-        await db.execute(self._sql(insert), claim.cluster_uid, marker, claim.epoch)
-        query = "SELECT marker, epoch FROM {table}_instance WHERE cluster_uid = $1 FOR UPDATE"
-        row = await db.fetchrow(self._sql(query), claim.cluster_uid)
-        envelope.check_marker(bytes(row["marker"]), claim.cluster_uid, self._name)
-        check_epoch(row["epoch"], claim.epoch)
-        update = "UPDATE {table}_instance SET epoch = $2 WHERE cluster_uid = $1"
-        await db.execute(self._sql(update), claim.cluster_uid, claim.epoch)
-
-    async def _check_leader(self, db: Any, epoch: int) -> None:
-        """Check the leader's epoch, and lock the row of the cluster.
-
-        A newer leader can open the store only after this transaction.
-        """
-        query = "SELECT epoch FROM {table}_instance WHERE cluster_uid = $1 FOR SHARE"
-        stored_epoch = await db.fetchval(self._sql(query), self._cluster)
-        check_epoch(stored_epoch, epoch)
-
-    @asynccontextmanager
-    async def _transaction(self) -> AsyncIterator[Any]:
-        if self._pool is None:
-            raise BackendUnavailable(f"{self._name} is not open")
-        with self._convert_errors():
-            async with self._pool.acquire(timeout=CONNECT_S) as db, db.transaction():
-                yield db
-
-    @contextmanager
-    def _convert_errors(self) -> Iterator[None]:
-        """Convert errors of asyncpg to BackendUnavailable, without the data that was sent."""
+        config = self._config
+        is_private = config.allow_insecure or config.host.startswith("/")
+        # Files are read for each connection, because they may change.
+        db = await asyncpg.connect(
+            host=config.host,
+            port=config.port,
+            database=config.database,
+            user=config.user,
+            password=read_text(config.password_file) if config.password_file else None,
+            ssl=False if is_private else _tls_context(config.ca_file),
+            timeout=CONNECT_S,
+            command_timeout=COMMAND_S,
+            server_settings={"application_name": name},
+        )
         try:
-            yield
-        except asyncpg.PostgresError as error:
-            why = f"{type(error).__name__} ({error.sqlstate})"
-            if (advice := _ADVICE.get(error.sqlstate or "")) is not None:
-                why += f": {advice}"
-        except ssl.SSLCertVerificationError as error:
-            why = f"{files.describe_error(error)}; see ca_file and host"
-        except OSError as error:
-            why = files.describe_error(error) or type(error).__name__
-        except (asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
-            # The text of these errors may contain the data that was sent.
-            why = type(error).__name__
-        else:
-            return
-        raise BackendUnavailable(f"{self._name}: {why}") from None
+            row = await db.fetchrow(_SET_UP, [*_SESSION], [*_SESSION.values()])
+            if not row["is_durable"]:
+                kind = BackendUnavailable if self._is_open else BackendDead
+                raise kind(f"{self._name}: fsync is off, writes are not durable; enable fsync")
+        except BaseException:
+            db.terminate()
+            raise
+        return db
 
 
-async def _keep_settings(db: object) -> None:
-    """Keep a connection's session settings: asyncpg's reset would undo `synchronous_commit`."""
+_CLIENT_ERRORS = (asyncpg.InterfaceError, asyncpg.InternalClientError)
+
+_FORMATS = {
+    "host": (
+        r"/[^\0]*|[A-Za-z0-9._:%-]+",
+        "a host name, an IP address, or the absolute path of the folder with the Unix socket",
+    ),
+    "database": (r"[^\0-\x1f]+", "the name of a database"),
+    "user": (r"[^\0-\x1f]+", "the name of a database user"),
+    "table": (
+        r"[a-z_][a-z0-9_]{0,40}",
+        "at most 41 lower-case letters, digits and _, and no leading digit",
+    ),
+}
+"""Setting -> pattern of valid values, and advice for the error message."""
+
+
+def _is_text(*values: str) -> bool:
+    """Return whether all values can be stored as text; PostgreSQL stores no NUL."""
+    try:
+        return b"\0" not in "".join(values).encode()
+    except (TypeError, UnicodeEncodeError):
+        return False
+
+
+def _columns(kind: GVK, key: str) -> tuple[str, ...]:
+    """Return the columns that identify an object within its cluster.
+
+    Raises:
+        InvalidObject: the kind contains characters that cannot be stored.
+    """
+    if not _is_text(*kind, key):
+        raise InvalidObject("the kind contains a character that PostgreSQL does not store")
+    return (*kind, key)
+
+
+def _describe_error(error: Exception) -> str:
+    """Return the cause of an error, without the data that was sent."""
+    if isinstance(error, asyncpg.PostgresError):
+        why = f"{type(error).__name__} ({error.sqlstate})"
+        advice = _ADVICE.get(error.sqlstate or "")
+        return f"{why}: {advice}" if advice else why
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"{files.describe_error(error)}; see ca_file and host"
+    if isinstance(error, TimeoutError):
+        return "the server does not answer; see host and port"
+    if isinstance(error, OSError):
+        return files.describe_error(error) or type(error).__name__
+    # The text of other errors may contain the data that was sent.
+    return type(error).__name__
 
 
 def _tls_context(ca_file: Path | None) -> ssl.SSLContext:
