@@ -60,8 +60,8 @@ POOL = 4
 CONNECT_S = 5.0
 COMMAND_S = 10.0
 RETRY_S = 25.0
-"""Seconds for which a call waits for a connection and repeats its statement: less than the deadline
-of an operation, so that the error still names the cause."""
+"""Seconds for which a call waits for a connection and repeats its statement: less than the engine's
+deadline, so that the error still names the cause."""
 
 BACKOFF = ExponentialBackoff(base_s=0.05, cap_s=1.0, jitter=1.0)
 

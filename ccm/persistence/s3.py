@@ -10,20 +10,25 @@ A deletion first writes a tombstone conditionally, then checks tombstone and epo
 deletes the tombstone. The last step is unconditional: an object written at that moment is
 deleted too, and only bucket versioning keeps it.
 
-If the response to a write is lost, the store reads the object: the unique ID of the write in its
-envelope shows whether the write succeeded.
+An operation is repeated while the service is overloaded (429, 5xx) or if a response is lost. A
+repeated write first reads the object: the unique ID of the write in its envelope shows whether an
+earlier attempt succeeded.
 """
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
+import random
 import re
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from datetime import timedelta
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import obstore
@@ -31,16 +36,24 @@ from obstore import exceptions
 from obstore.store import S3Store as Bucket
 
 from ccm.base import log, proxies
-from ccm.base.tasks import run_bounded
+from ccm.base.backoff import ExponentialBackoff
+from ccm.base.tasks import leaf_exceptions, run_bounded
 from ccm.persistence import envelope, objects
 from ccm.persistence.engine import StoreProvider, build_provider
 from ccm.persistence.envelope import StoreEntry
-from ccm.persistence.errors import BackendDead, BackendUnavailable, VersionConflict
+from ccm.persistence.errors import (
+    BackendDead,
+    BackendUnavailable,
+    InvalidObject,
+    VersionConflict,
+)
 from ccm.persistence.interface import CAS, FENCING, GVK, SHARED, Expected, ObjectKey, Version
 from ccm.persistence.local import read_text
 from ccm.persistence.objects import StoragePlace
 from ccm.persistence.registry import BackendContext, backend
 from ccm.persistence.store import Claim, Page, StoredRecord, check_epoch, check_expected
+
+T = TypeVar("T")
 
 MAX_CONCURRENT_READS = 16
 """Maximum concurrent reads of a listing."""
@@ -49,7 +62,18 @@ PAGE = 200
 MAX_ATTEMPTS = 8
 """Maximum attempts of a write with concurrent writers of the same object."""
 
+RETRY_S = 25.0
+"""Seconds for which an operation repeats failed requests: less than the engine's deadline, so that
+the error still names the cause."""
+
+BACKOFF = ExponentialBackoff(base_s=0.1, cap_s=2.0, jitter=1.0)
+CONNECT_TRIES = 3
+"""Attempts to connect: an unreachable service, unlike an overloaded one, is reported soon."""
+
 _TOMBSTONE = b'{"deleted":true,'
+_PROBE = ".ccm-probe"
+_TEMPORARY = re.compile(r"HTTP error|status code: (?:408|429|5(?!01)\d\d)")
+_NOT_CONNECTED = "kind: Connect"
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _SHOWN_CODES = frozenset(
     {"NoSuchBucket", "AccessDenied", "SignatureDoesNotMatch", "InvalidAccessKeyId"}
@@ -60,6 +84,9 @@ _ERROR_TEXTS = {
     "dns error": "the host name does not resolve; see endpoint",
     "tcp connect error": "connection failed; see endpoint",
     "operation timed out": "request timed out",
+    r"status code: (429|5\d\d)": r"HTTP \1, the service is overloaded or failing",
+    r"status code: (\d{3})": r"HTTP \1",
+    "HTTP error": "the connection broke before the response",
 }
 """Pattern in the library's error -> our error text. Other errors of the library are not shown,
 because they may contain the data that was sent."""
@@ -99,6 +126,66 @@ class S3Config(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
+_SEGMENT = r"(?!\.\.?(?:/|$))[A-Za-z0-9!_.*'()-]+"
+_FORMATS = {
+    "bucket": (
+        r"[A-Za-z0-9][A-Za-z0-9._-]{2,254}",
+        "3 to 255 letters, digits, dots, dashes and underscores",
+    ),
+    "region": (r"[A-Za-z0-9_-]+", "the name of a region, such as eu-central-1"),
+    "prefix": (
+        rf"/*({_SEGMENT}(/{_SEGMENT})*)?/*",
+        "folder names of letters, digits and !_.*'()- between slashes, such as ccm/prod",
+    ),
+    "endpoint": (
+        r"(https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:0*[0-9]{1,5})?(/[^\s?#@]*)?)?",
+        "a URL without credentials, such as https://s3.example",
+    ),
+}
+"""Setting -> pattern of valid values, and advice for the error message."""
+
+
+def _check_settings(config: S3Config) -> None:
+    """Check the settings that need no request.
+
+    Raises:
+        BackendDead: a setting is invalid.
+    """
+    for setting, (pattern, advice) in _FORMATS.items():
+        if not re.fullmatch(pattern, value := getattr(config, setting)):
+            shown = proxies.without_credentials(value) if setting == "endpoint" else value
+            raise BackendDead(f"s3.{setting} is {shown!r}; use {advice}")
+    port = re.search(r":(\d+)(?:/|$)", config.endpoint)
+    if port and not 1 <= int(port[1]) <= 65535:
+        raise BackendDead(f"s3.endpoint is {config.endpoint!r}; use a port from 1 to 65535")
+    if bool(config.access_key_id_file) != bool(config.secret_access_key_file):
+        raise BackendDead(
+            "s3.access_key_id_file and s3.secret_access_key_file belong together; set both or none"
+        )
+    if config.endpoint.startswith("http://") and not config.allow_insecure:
+        raise BackendDead(
+            f"s3.endpoint is {config.endpoint!r}, which is not encrypted; use https://, or "
+            "allow_insecure: true for a test"
+        )
+
+
+@dataclass(slots=True)
+class _Write:
+    """A conditional write, which may be repeated.
+
+    Attributes:
+        path: key of the S3 object.
+        entry: the envelope, whose ID identifies the write.
+        expect: precondition.
+        is_unclear: whether the response to an attempt was lost.
+    """
+
+    path: str
+    entry: StoreEntry
+    expect: Expected = None
+    is_unclear: bool = False
+
+
 class S3Store:
     """Store in a bucket.
 
@@ -106,24 +193,18 @@ class S3Store:
         config: settings of the bucket.
 
     Raises:
-        BackendDead: the endpoint is no URL or is not encrypted, or an environment variable such as
-            HTTPS_PROXY is not the URL of an HTTP proxy.
+        BackendDead: a setting is invalid, the endpoint is not encrypted, or an environment variable
+            such as HTTPS_PROXY is not the URL of an HTTP proxy.
     """
+
+    max_bytes = 2 << 20
+    """Maximum bytes of an envelope."""
 
     def __init__(self, config: S3Config) -> None:
         self.capabilities: frozenset[str] = frozenset({SHARED})
         self._name = f"bucket {config.bucket}"
-        if config.endpoint and not config.endpoint.startswith("https://"):
-            if not config.endpoint.startswith("http://"):
-                raise BackendDead(
-                    f"{self._name}: endpoint {config.endpoint} must be a URL, such as "
-                    "https://s3.example"
-                )
-            if not config.allow_insecure:
-                raise BackendDead(
-                    f"{self._name}: endpoint {config.endpoint} is not encrypted; use https://, "
-                    "or allow_insecure: true for a test"
-                )
+        _check_settings(config)
+        if config.endpoint.startswith("http://"):
             log.logger("persistence").warning("bucket is used without TLS", source=self._name)
         self._config = config
         try:
@@ -140,55 +221,35 @@ class S3Store:
         self._base = f"{self._config.prefix.strip('/')}/{objects.encode(claim.cluster_uid)}".strip(
             "/"
         )
-        async with self._convert_errors():
-            self.capabilities = frozenset({SHARED}) | await self._test_conditions()
-            await self._claim(claim)
+        await self._run(partial(self._open, claim))
 
     async def probe(self) -> None:
         """See `Store.probe`; also reloads changed key files."""
         self._connect()
-        async with self._convert_errors():
-            await self._put(f"{self._base}/.ccm-probe", b"probe", None)
+        await self._run(partial(self._put, f"{self._base}/{_PROBE}", b"probe", None))
 
     async def read(self, place: StoragePlace) -> StoredRecord | None:
         """See `Store.read`."""
-        async with self._convert_errors():
-            stored = await self._get(self._path(place))
+        stored = await self._run(partial(self._get, self._path(place)))
         if stored is None or stored[0].startswith(_TOMBSTONE):
             return None
         return StoredRecord(stored[0], Version(stored[1]))
 
     async def write(self, place: StoragePlace, entry: StoreEntry, expect: Expected) -> Version:
         """See `Store.write`."""
-        async with self._convert_errors():
-            path = self._path(place)
-            if CAS not in self.capabilities:
-                return Version(await self._put(path, entry.body, None))
-            return await self._write_conditionally(path, entry, expect)
+        path = self._path(place)
+        if CAS not in self.capabilities:
+            return Version(await self._run(partial(self._put, path, entry.body, None)))
+        return await self._run(partial(self._write_conditionally, _Write(path, entry, expect)))
 
     async def remove(self, place: StoragePlace, epoch: int) -> None:
         """See `Store.remove`."""
-        async with self._convert_errors():
-            path = self._path(place)
-            if CAS in self.capabilities:
-                if await self._get(path) is None:
-                    return
-                tombstone = _tombstone(epoch)
-                await self._write_conditionally(path, tombstone, None)
-                # The deletion below is unconditional. So skip it if our tombstone was replaced, or
-                # if a newer leader exists, which may be about to write.
-                if await self._version_if_written(path, tombstone) is None:
-                    return
-                await self._check_leader(epoch)
-            await obstore.delete_async(self._bucket, path)
+        await self._run(partial(self._remove, _Write(self._path(place), _tombstone(epoch))))
 
     async def scan(self, kind: GVK) -> AsyncGenerator[Page, None]:
         """See `Store.scan`."""
-        prefix = f"{self._base}/{objects.folder_of(kind)}/"
-        paths: list[str] = []
-        async with self._convert_errors():
-            async for chunk in obstore.list(self._bucket, prefix, chunk_size=1000):
-                paths += [item["path"] for item in chunk]
+        prefix = f"{self._folder(kind)}/"
+        paths = await self._run(partial(self._list, prefix))
         for start in range(0, len(paths), PAGE):
             yield await self._page(kind, prefix, paths[start : start + PAGE])
 
@@ -203,8 +264,18 @@ class S3Store:
             self._bucket = _bucket(self._config, mounted, self._proxies)
             self._file_contents = mounted
 
+    def _folder(self, kind: GVK) -> str:
+        try:
+            return f"{self._base}/{objects.folder_of(kind)}"
+        except UnicodeEncodeError:
+            raise InvalidObject("the kind contains text that is not valid Unicode") from None
+
     def _path(self, place: StoragePlace) -> str:
-        return f"{self._base}/{place.path}"
+        return f"{self._folder(place.kind)}/{place.key}{objects.SUFFIX}"
+
+    async def _list(self, prefix: str) -> Sequence[str]:
+        listing = obstore.list(self._bucket, prefix, chunk_size=1000)
+        return [item["path"] async for chunk in listing for item in chunk]
 
     async def _page(self, kind: GVK, prefix: str, paths: Sequence[str]) -> Page:
         records: list[tuple[StoragePlace, StoredRecord]] = []
@@ -218,8 +289,17 @@ class S3Store:
         try:
             await run_bounded(paths, read, limit=MAX_CONCURRENT_READS, name="persistence-s3")
         except ExceptionGroup as group:
-            raise BackendUnavailable(f"{self._name} cannot be listed") from group
+            raise next(leaf_exceptions(group)) from None
         return records
+
+    async def _open(self, claim: Claim) -> None:
+        self.capabilities = frozenset({SHARED}) | await self._test_conditions()
+        await self._claim(claim)
+        # Former versions tested with an object per process, which a killed process left behind.
+        listed = await obstore.list_with_delimiter_async(self._bucket, self._base)
+        paths = [item["path"] for item in listed["objects"]]
+        if old := [path for path in paths if path.startswith(f"{self._base}/{_PROBE}-")]:
+            await obstore.delete_async(self._bucket, old)
 
     async def _claim(self, claim: Claim) -> None:
         """Write the marker with the cluster and the leader's epoch; this fences former leaders."""
@@ -259,35 +339,54 @@ class S3Store:
         marker = await self._get(f"{self._base}/{objects.MARKER}")
         check_epoch(_epoch_of(marker[0]) if marker else 0, epoch)
 
-    async def _write_conditionally(self, path: str, entry: StoreEntry, expect: Expected) -> Version:
-        """Write an entry if the object is unchanged since our read; retry after a conflict."""
-        for _ in range(MAX_ATTEMPTS):
-            stored = await self._get(path)
-            await self._check_leader(entry.epoch)
-            tag: str | None = None
-            if stored is not None:
-                body, tag = stored
-                check_epoch(envelope.read_head(body).epoch, entry.epoch)
-                is_gone = body.startswith(_TOMBSTONE)
-                check_expected(expect, None if is_gone else Version(tag))
-            else:
-                check_expected(expect, None)
-            try:
-                return Version(await self._put(path, entry.body, tag or ""))
-            except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
-                pass
-            except exceptions.BaseError as error:
-                if (written := await self._version_if_written(path, entry)) is None:
-                    raise error
-                return written
-            if (written := await self._version_if_written(path, entry)) is not None:
-                return written  # the library's earlier attempt succeeded, but its response was lost
-        raise VersionConflict("too many concurrent writes of the object")
+    async def _write_conditionally(self, write: _Write) -> Version:
+        """Write an entry if the object is unchanged since our read; retry after a conflict.
 
-    async def _version_if_written(self, path: str, entry: StoreEntry) -> Version | None:
-        stored = await self._get(path)
-        is_ours = stored is not None and envelope.read_head(stored[0]).version == entry.version
-        return Version(stored[1]) if stored is not None and is_ours else None
+        Raises:
+            VersionConflict: the precondition does not hold.
+            BackendUnavailable: it does not hold after an attempt with an unknown outcome.
+        """
+        entry = write.entry
+        try:
+            for _ in range(MAX_ATTEMPTS):
+                stored = await self._get(write.path)
+                if stored is not None and _is_written(stored, entry):
+                    return Version(stored[1])  # by an attempt whose response was lost
+                await self._check_leader(entry.epoch)
+                tag, current = "", None
+                if stored is not None:
+                    body, tag = stored
+                    check_epoch(envelope.read_head(body).epoch, entry.epoch)
+                    current = None if body.startswith(_TOMBSTONE) else Version(tag)
+                check_expected(write.expect, current)
+                try:
+                    return Version(await self._put(write.path, entry.body, tag))
+                except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
+                    continue
+                except exceptions.BaseError:
+                    write.is_unclear = True
+                    raise
+            raise VersionConflict("too many concurrent writes of the object")
+        except VersionConflict as conflict:
+            if not write.is_unclear:
+                raise
+            # Another writer may have replaced our write.
+            raise BackendUnavailable(
+                f"{self._name}: the response to a write was lost, and the object was changed"
+            ) from conflict
+
+    async def _remove(self, tombstone: _Write) -> None:
+        if CAS in self.capabilities:
+            if await self._get(tombstone.path) is None:
+                return
+            await self._write_conditionally(tombstone)
+            # The deletion below is unconditional. So skip it if our tombstone was replaced, or if a
+            # newer leader exists, which may be about to write.
+            stored = await self._get(tombstone.path)
+            if stored is None or not _is_written(stored, tombstone.entry):
+                return
+            await self._check_leader(tombstone.entry.epoch)
+        await obstore.delete_async(self._bucket, tombstone.path)
 
     async def _get(self, path: str) -> tuple[bytes, str] | None:
         """Return the bytes and the ETag of an S3 object; None if it is absent."""
@@ -319,36 +418,57 @@ class S3Store:
         return str(result["e_tag"])
 
     async def _test_conditions(self) -> frozenset[str]:
-        """Test conditional writes; return `CAS` and `FENCING` if they work, else nothing."""
-        path = f"{self._base}/.ccm-probe-{uuid.uuid4()}"
-        await self._put(path, b"one", "")
-        try:
-            for tag, refusal in (
-                ("", exceptions.AlreadyExistsError),
-                ('"00000000000000000000000000000000"', exceptions.PreconditionError),
-            ):
-                try:
-                    await self._put(path, b"two", tag)
-                except refusal:
-                    continue
-                log.logger("persistence").warning(
-                    "storage ignores conditional writes, concurrent writes are not detected",
-                    source=self._name,
-                )
-                return frozenset()
-        finally:
-            await obstore.delete_async(self._bucket, path)
+        """Test conditional writes; return `CAS` and `FENCING` if they work, else nothing.
+
+        The object always exists with the same content, so processes can test at the same time, and
+        a killed one leaves nothing behind.
+        """
+        path = f"{self._base}/{_PROBE}"
+        await self._put(path, b"probe", None)
+        for tag in ("", '"00000000000000000000000000000000"'):
+            try:
+                await self._put(path, b"probe", tag)
+            except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
+                continue
+            log.logger("persistence").warning(
+                "storage ignores conditional writes, concurrent writes are not detected",
+                source=self._name,
+            )
+            return frozenset()
         return frozenset({CAS, FENCING})
 
-    @asynccontextmanager
-    async def _convert_errors(self) -> AsyncIterator[None]:
-        """Convert errors of obstore to BackendUnavailable, without the data that was sent."""
+    async def _run(self, operation: Callable[[], Awaitable[T]]) -> T:
+        """Run an operation; repeat it while the service is overloaded or responses are lost.
+
+        Raises:
+            BackendUnavailable: the operation failed; the text has no data that was sent.
+        """
         if self._bucket is None:
             raise BackendUnavailable(f"{self._name} is not open")
-        try:
-            yield
-        except (exceptions.BaseError, FileNotFoundError, PermissionError) as error:
-            raise BackendUnavailable(f"{self._name}: {_describe_error(error)}") from None
+        why = f"no response within {RETRY_S:.0f} s"
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RETRY_S):
+                for failures in itertools.count():
+                    try:
+                        return await operation()
+                    except (exceptions.BaseError, FileNotFoundError, PermissionError) as error:
+                        why = _describe_error(error)
+                        if not _is_temporary(str(error), failures):
+                            break
+                    await asyncio.sleep(BACKOFF.delay(failures, random.Random()))
+        raise BackendUnavailable(f"{self._name}: {why}")
+
+
+def _is_temporary(error: str, failures: int) -> bool:
+    if "InvalidCertificate" in error:
+        return False
+    if _NOT_CONNECTED in error:
+        return failures + 1 < CONNECT_TRIES
+    return bool(_TEMPORARY.search(error))
+
+
+def _is_written(stored: tuple[bytes, str], entry: StoreEntry) -> bool:
+    return envelope.read_head(stored[0]).version == entry.version
 
 
 def _describe_error(error: Exception) -> str:
@@ -404,8 +524,7 @@ def _bucket(
     options |= {"allow_http": config.allow_insecure, **proxy_options}
     for name, text in file_contents.items():
         (options if name == "root_certificate" else settings)[name] = text
-    wait = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2)}
-    retry: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=25), "backoff": wait}
+    retry: Any = {"max_retries": 0}  # a repeated write has to look for its ID first
     try:
         return Bucket(config.bucket, client_options=options, retry_config=retry, **settings)
     except (ValueError, exceptions.BaseError) as error:
