@@ -17,16 +17,20 @@ import pytest
 from aiohttp import web
 from yarl import URL
 
-from ccm.persistence import errors
+from ccm.base.backoff import ExponentialBackoff
+from ccm.base.tasks import cancel_and_join, spawn
+from ccm.persistence import errors, s3
 from ccm.persistence.engine import StoreProvider
 from ccm.persistence.envelope import WriterIdentity
-from ccm.persistence.interface import ABSENT, CAS
+from ccm.persistence.interface import ABSENT, CAS, GVK, Version
+from ccm.persistence.objects import key_of
 from ccm.persistence.s3 import S3Config, S3Store
+from ccm.persistence.store import Claim
 from ccm.testing.persistence_harness import captured_logs
 from tests import forwardproxy, pki
 from tests.contract.persistence import buckets
-from tests.unit.persistence.helpers import KIND, NAME, opened, thing
-from tests.waiting import DEADLINE_S
+from tests.unit.persistence.helpers import HERE, KIND, NAME, opened, thing
+from tests.waiting import DEADLINE_S, eventually
 
 pytestmark = pytest.mark.xdist_group("s3")
 
@@ -44,6 +48,7 @@ class Proxy:
     Attributes:
         strips: whether the condition headers are removed.
         drops: number of responses to successful PUTs that are dropped.
+        replaces: number of responses to successful PUTs that are replaced by `status`.
         refuses: number of requests that are refused with `status`.
         status: 503, or 429.
         conflicts: number of PUTs that are refused with 409: a concurrent write.
@@ -53,11 +58,14 @@ class Proxy:
         encryption: encryption requested by PUTs.
         before: action run once, before the next PUT is forwarded.
         after: action run once, before the response to the next PUT.
+        hangs_after: number of requests after which one is neither forwarded nor answered.
+        is_hanging: whether a request is held.
     """
 
     url: str = ""
     strips: bool = False
     drops: int = 0
+    replaces: int = 0
     refuses: int = 0
     status: int = 503
     conflicts: int = 0
@@ -67,6 +75,8 @@ class Proxy:
     encryption: set[str | None] = dataclasses.field(default_factory=set)
     before: Happening | None = None
     after: Happening | None = None
+    hangs_after: int = 10**9
+    is_hanging: bool = False
 
     async def meets(self, name: str) -> None:
         """Let it happen, if it has not yet."""
@@ -82,6 +92,10 @@ async def between(target: str, tls: pki.Files | None = None) -> AsyncIterator[Pr
 
     async def hand_on(request: web.Request) -> web.Response:
         proxy.keys |= set(_KEY.findall(request.headers.get("Authorization", "")))
+        proxy.hangs_after -= 1
+        if proxy.hangs_after < 0:
+            proxy.is_hanging = True
+            await asyncio.Event().wait()
         if proxy.refuses > 0:
             proxy.refuses -= 1
             return web.Response(status=proxy.status)
@@ -110,6 +124,9 @@ async def between(target: str, tls: pki.Files | None = None) -> AsyncIterator[Pr
                 proxy.drops -= 1
                 assert request.transport is not None
                 request.transport.abort()
+            if proxy.replaces > 0 and answer.status == 200:
+                proxy.replaces -= 1
+                return web.Response(status=proxy.status)
         kept = {name: answer.headers[name] for name in ("ETag", "Content-Type", "Last-Modified")
                 if name in answer.headers}  # fmt: skip
         return web.Response(status=answer.status, body=body, headers=kept)
@@ -143,6 +160,115 @@ def config(bucket_url: str, tmp_path: Path) -> S3Config:
 
 def through(proxy: Proxy, config: S3Config) -> S3Store:
     return S3Store(msgspec.structs.replace(config, endpoint=proxy.url))
+
+
+@pytest.fixture
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests are repeated at once."""
+    monkeypatch.setattr(s3, "BACKOFF", ExponentialBackoff(base_s=0.001, cap_s=0.001))
+
+
+@pytest.mark.usefixtures("_soon")
+@pytest.mark.parametrize("status", [429, 500, 503])
+async def test_overloaded_s3_is_asked_again(bucket_url: str, config: S3Config, status: int) -> None:
+    """In each operation, until the deadline."""
+    async with between(bucket_url) as proxy:
+        proxy.status, proxy.refuses = status, 8
+        async with opened(through(proxy, config), probe_s=3600) as store:
+            proxy.refuses = 8
+            key = await store.put_object(NAME, thing())
+            proxy.refuses = 8
+            assert await store.get_object(NAME, KIND, key) == thing()
+            proxy.refuses = 8
+            assert await store.get_all_objects(NAME, KIND) == [thing()]
+            proxy.refuses = 8
+            await store.delete_object(NAME, KIND, key)
+            assert proxy.refuses == 0
+            assert await store.get_object(NAME, KIND, key) is None
+
+
+@pytest.mark.usefixtures("_soon")
+async def test_s3_that_stays_overloaded_is_named(
+    bucket_url: str, config: S3Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with between(bucket_url) as proxy, opened(through(proxy, config)) as store:
+        monkeypatch.setattr(s3, "RETRY_S", 0.2)
+        proxy.refuses = 10**9
+        with pytest.raises(errors.BackendUnavailable, match="HTTP 503, the service is overloaded"):
+            await store.put_object(NAME, thing())
+        assert not (await store.instance_status(NAME)).status
+        proxy.refuses = 0
+
+
+@pytest.mark.usefixtures("_soon")
+@pytest.mark.parametrize("fault", ["drops", "replaces"])
+async def test_conditional_write_succeeds_if_its_response_was_lost(
+    bucket_url: str, config: S3Config, fault: str
+) -> None:
+    """The service is then overloaded, so that the check of the outcome fails at first."""
+    async with between(bucket_url) as proxy, opened(through(proxy, config)) as store:
+        _, expect = await store.put_versioned(NAME, thing(size=1), expect=ABSENT)
+
+        async def overload() -> None:
+            proxy.refuses = 6
+
+        proxy.after = overload
+        setattr(proxy, fault, 1)
+        key, version = await store.put_versioned(NAME, thing(size=2), expect=expect)
+
+        assert proxy.refuses == getattr(proxy, fault) == 0
+        assert await store.get_versioned(NAME, KIND, key) == (thing(size=2), version)
+
+
+@pytest.mark.usefixtures("_soon")
+async def test_conditional_write_that_was_replaced_is_no_conflict(
+    bucket_url: str, config: S3Config
+) -> None:
+    """It took effect, its response was lost, and another process wrote the object."""
+    async with (
+        between(bucket_url) as proxy,
+        opened(through(proxy, config)) as store,
+        opened(S3Store(config)) as other,
+    ):
+        _, expect = await store.put_versioned(NAME, thing(size=1), expect=ABSENT)
+
+        async def written() -> None:
+            await other.put_object(NAME, thing(size=3))
+
+        proxy.after, proxy.drops = written, 1
+        with pytest.raises(errors.BackendUnavailable, match="response to a write was lost"):
+            await store.put_versioned(NAME, thing(size=2), expect=expect)
+
+        proxy.refuses = 1  # before anything is sent: the outcome is clear
+        with pytest.raises(errors.VersionConflict):
+            await store.put_versioned(NAME, thing(size=2), expect=expect)
+
+
+async def test_killed_process_leaves_no_object_of_its_own(
+    bucket_url: str, config: S3Config
+) -> None:
+    """It is killed at any request of the opening; objects of former versions are removed."""
+
+    def names() -> set[str]:
+        listed = buckets.request(f"{bucket_url}/{config.bucket}")
+        return {
+            name.decode().rpartition("/")[2] for name in re.findall(b"<Key>(.*?)</Key>", listed)
+        }
+
+    folder = f"{bucket_url}/{config.bucket}/{config.prefix}/{HERE.cluster_uid}"
+    await asyncio.to_thread(buckets.request, f"{folder}/.ccm-probe-1", "PUT", b"one")
+    for requests in range(10):
+        async with between(bucket_url) as proxy:
+            proxy.hangs_after = requests
+            opening = spawn(through(proxy, config).open(Claim(HERE.cluster_uid, 0)), name="open")
+            await eventually(lambda: proxy.is_hanging or opening.done())
+            await cancel_and_join(opening)
+            left = await asyncio.to_thread(names)
+            assert left <= {".ccm-probe", ".ccm-probe-1", ".ccm-instance.json"}
+            if not proxy.is_hanging:
+                break
+    assert await asyncio.to_thread(names) == {".ccm-probe", ".ccm-instance.json"}
+    assert requests > 3
 
 
 async def test_s3_without_conditional_writes_is_detected(bucket_url: str, config: S3Config) -> None:
@@ -215,16 +341,67 @@ async def test_former_leader_removes_no_object_after_its_tombstone(
         with pytest.raises(errors.Fenced):
             await old.delete_object(NAME, KIND, key)
 
-        assert proxy.deletions == 1  # of the test for conditional writes
+        assert proxy.deletions == 0
         assert await old.get_object(NAME, KIND, key) is None
         assert await old.get_all_objects(NAME, KIND) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"bucket": "my bucket"}, "s3.bucket is 'my bucket'; use 3 to 255 letters"),
+        ({"bucket": ""}, "s3.bucket is ''; use 3"),
+        ({"prefix": "../x"}, "s3.prefix is '../x'; use folder names .* such as ccm/prod"),
+        ({"prefix": "a//b"}, "s3.prefix is 'a//b'; use"),
+        ({"prefix": "a/./b"}, "s3.prefix is 'a/./b'; use"),
+        ({"prefix": "a\0b"}, r"s3.prefix is 'a\\x00b'; use"),
+        ({"region": "eu central"}, "s3.region is 'eu central'; use the name of a region"),
+        ({"endpoint": "s3.example"}, "s3.endpoint is 's3.example'; use a URL .*https://"),
+        ({"endpoint": "https://s3.example:99999"}, "s3.endpoint .*:99999'; use a port from 1 to"),
+        ({"endpoint": "https://s3.example:x"}, "s3.endpoint .*:x'; use a URL"),
+        (
+            {"endpoint": "https://me:needle@s3.example"},
+            "'https://s3.example'; use a URL without credentials",
+        ),
+        ({"access_key_id_file": "id"}, "access_key_id_file and .*set both or none"),
+    ],
+)
+def test_invalid_s3_setting_is_refused(settings: dict[str, str], said: str) -> None:
+    given = {
+        name: Path(value) if name.endswith("_file") else value for name, value in settings.items()
+    }
+    with pytest.raises(errors.BackendDead, match=said):
+        S3Store(S3Config(**{"bucket": "b-1"} | given))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("prefix", ["", "/", "ccm", "/ccm/prod/", "..a/b.c/d_(e)!"])
+async def test_s3_prefix_is_a_folder(config: S3Config, prefix: str) -> None:
+    async with opened(S3Store(msgspec.structs.replace(config, prefix=prefix))) as store:
+        key = await store.put_object(NAME, thing())
+        assert await store.get_object(NAME, KIND, key) == thing()
+        assert await store.get_all_objects(NAME, KIND) == [thing()]
+
+
+async def test_text_that_s3_cannot_store_does_not_mark_it_down(config: S3Config) -> None:
+    kind = GVK("g", "v1", "a\ud800b")
+    async with opened(S3Store(config)) as store:
+        for call in (
+            store.put_object(NAME, thing() | {"kind": kind.kind}),
+            store.get_object(NAME, kind, key_of("", "one")),
+            store.delete_object(NAME, kind, key_of("", "one")),
+            store.get_all_objects(NAME, kind),
+        ):
+            with pytest.raises(errors.InvalidObject):
+                await call
+        await store.put_object(NAME, thing() | {"kind": "a\0b"})
+        with pytest.raises(errors.VersionConflict):
+            await store.put_versioned(NAME, thing(), expect=Version("a\0b\ud800"))
+        assert (await store.instance_status(NAME)).status
 
 
 def test_s3_over_plain_http_is_refused() -> None:
     with pytest.raises(errors.BackendDead, match=r"not encrypted.*https://"):
         S3Store(S3Config(bucket="b-1", endpoint="http://127.0.0.1:1"))
-    with pytest.raises(errors.BackendDead, match=r"s3\.example must be a URL.*https://"):
-        S3Store(S3Config(bucket="b-1", endpoint="s3.example"))
     with captured_logs() as logged:
         S3Store(S3Config(bucket="b-1", endpoint="http://127.0.0.1:1", allow_insecure=True))
     assert "bucket is used without TLS" in logged()
