@@ -474,7 +474,7 @@ async def _cut_all(database: Database) -> None:
         ),
         (
             "ALTER TABLE ccm.ccm_objects RENAME body TO content",
-            r"table ccm_objects has the columns .*content bytea.* needs .*body bytea; .*other table",
+            "table ccm_objects has the columns .*content bytea.* needs .*body bytea; configure",
         ),
         (
             "ALTER TABLE ccm.ccm_objects_instance ALTER epoch TYPE text",

@@ -60,6 +60,7 @@ class Proxy:
         after: action run once, before the response to the next PUT.
         hangs_after: number of requests after which one is neither forwarded nor answered.
         is_hanging: whether a request is held.
+        ends: set at the end of the proxy.
     """
 
     url: str = ""
@@ -77,6 +78,7 @@ class Proxy:
     after: Happening | None = None
     hangs_after: int = 10**9
     is_hanging: bool = False
+    ends: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
 
     async def meets(self, name: str) -> None:
         """Let it happen, if it has not yet."""
@@ -95,7 +97,8 @@ async def between(target: str, tls: pki.Files | None = None) -> AsyncIterator[Pr
         proxy.hangs_after -= 1
         if proxy.hangs_after < 0:
             proxy.is_hanging = True
-            await asyncio.Event().wait()
+            await proxy.ends.wait()
+            return web.Response(status=503)
         if proxy.refuses > 0:
             proxy.refuses -= 1
             return web.Response(status=proxy.status)
@@ -142,6 +145,7 @@ async def between(target: str, tls: pki.Files | None = None) -> AsyncIterator[Pr
         try:
             yield proxy
         finally:
+            proxy.ends.set()
             await runner.cleanup()
 
 
@@ -261,9 +265,9 @@ async def test_killed_process_leaves_no_object_of_its_own(
         async with between(bucket_url) as proxy:
             proxy.hangs_after = requests
             opening = spawn(through(proxy, config).open(Claim(HERE.cluster_uid, 0)), name="open")
-            await eventually(lambda: proxy.is_hanging or opening.done())
-            await cancel_and_join(opening)
+            await eventually(lambda opening=opening: proxy.is_hanging or opening.done())
             left = await asyncio.to_thread(names)
+            await cancel_and_join(opening)
             assert left <= {".ccm-probe", ".ccm-probe-1", ".ccm-instance.json"}
             if not proxy.is_hanging:
                 break
