@@ -26,13 +26,12 @@ import msgspec
 from ccm.base import files, log
 from ccm.base.backoff import ExponentialBackoff
 from ccm.base.tasks import cancel_and_join, spawn
-from ccm.persistence import envelope, objects
+from ccm.persistence import envelope
 from ccm.persistence.engine import StoreProvider, build_provider
 from ccm.persistence.envelope import StoreEntry
 from ccm.persistence.errors import (
     BackendDead,
     BackendUnavailable,
-    InvalidObject,
     PersistenceError,
     VersionConflict,
 )
@@ -76,7 +75,7 @@ _SESSION = {
     "statement_timeout": "8s",
     "lock_timeout": "5s",
     "idle_in_transaction_session_timeout": "5s",
-    "tcp_user_timeout": "10s",
+    "tcp_user_timeout": "10000",
 }
 """Settings of each connection. The time limits are for a process or network that freezes: the
 server then ends the statement, and releases its locks."""
@@ -225,14 +224,14 @@ class _Change(NamedTuple):
 
     Attributes:
         statement: `_PUT`, `_CREATE`, `_REPLACE` or `_DELETE`.
-        place: group, version, kind and key.
+        place: kind and key of the object.
         entry: the envelope; empty for a deletion.
         expected: version that `_REPLACE` requires.
         result: epoch in the store, and whether the change took effect.
     """
 
     statement: str
-    place: tuple[str, ...]
+    place: StoragePlace
     entry: StoreEntry
     expected: str
     result: asyncio.Future[tuple[int | None, bool]]
@@ -327,8 +326,8 @@ class PostgresStore:
         BackendDead: a setting is invalid.
     """
 
-    max_bytes = objects.MAX_BYTES + 8192
-    """Maximum bytes of an envelope: the largest object, and the metadata around it."""
+    max_bytes = 2 << 20
+    """Maximum bytes of an envelope."""
 
     def __init__(self, config: PostgresConfig) -> None:
         self.capabilities = frozenset({CAS, FENCING, SHARED})
@@ -363,7 +362,7 @@ class PostgresStore:
 
     async def read(self, place: StoragePlace) -> StoredRecord | None:
         """See `Store.read`."""
-        rows = await self._fetch(_READ, self._claim.cluster_uid, *_columns(place.kind, place.key))
+        rows = await self._fetch(_READ, self._claim.cluster_uid, *place.kind, place.key)
         return StoredRecord(bytes(rows[0][0]), Version(rows[0][1])) if rows else None
 
     async def write(self, place: StoragePlace, entry: StoreEntry, expect: Expected) -> Version:
@@ -373,7 +372,7 @@ class PostgresStore:
         elif expect is ABSENT:
             is_written = await self._change(_CREATE, place, entry)
         else:
-            is_written = _is_text(expect) and await self._change(_REPLACE, place, entry, expect)
+            is_written = await self._change(_REPLACE, place, entry, expect)
         if not is_written:
             raise VersionConflict("the object was changed concurrently")
         return entry.version
@@ -386,8 +385,7 @@ class PostgresStore:
         """See `Store.scan`."""
         last = ""
         while True:
-            values = _columns(kind, last)
-            rows = await self._fetch(_LIST, self._claim.cluster_uid, *values, PAGE)
+            rows = await self._fetch(_LIST, self._claim.cluster_uid, *kind, last, PAGE)
             if not rows:
                 return
             yield [
@@ -408,8 +406,7 @@ class PostgresStore:
     ) -> bool:
         """Make a change, together with concurrent ones; return whether it took effect."""
         result = asyncio.get_running_loop().create_future()
-        columns = _columns(place.kind, place.key)
-        self._pending.append(_Change(statement, columns, entry, expected, result))
+        self._pending.append(_Change(statement, place, entry, expected, result))
         if self._committer is None or self._committer.done():
             self._committer = spawn(self._commit_pending(), name="persistence-postgres")
         epoch, is_changed = await result
@@ -424,10 +421,11 @@ class PostgresStore:
     async def _commit_pending(self) -> None:
         while batch := self._next_batch():
             failure: PersistenceError = BackendUnavailable(f"{self._name}: interrupted")
-            epoch: int | None = None
             changed: frozenset[str] | None = None
             try:
-                epoch, changed = await self._commit(batch)
+                columns = zip(*map(_row, batch), strict=True)
+                ((epoch, ids),) = await self._fetch(batch[0].statement, *self._claim, *columns)
+                changed = frozenset(ids)
             except PersistenceError as error:
                 failure = error
             finally:
@@ -443,7 +441,7 @@ class PostgresStore:
         """Take the next changes that fit one statement: of one kind, and of different objects."""
         batch: list[_Change] = []
         left: list[_Change] = []
-        places: set[tuple[str, ...]] = set()
+        places: set[StoragePlace] = set()
         size = 0
         for change in self._pending:
             if change.result.done():  # the caller was cancelled
@@ -463,16 +461,6 @@ class PostgresStore:
             places.add(change.place)
         self._pending = left
         return batch
-
-    async def _commit(self, batch: Sequence[_Change]) -> tuple[int | None, frozenset[str]]:
-        """Make changes; return the epoch in the store, and the IDs of successful writes."""
-        rows = [
-            (*one.place, one.entry.version, one.entry.epoch, one.entry.body, one.expected)
-            for one in batch
-        ]
-        columns = zip(*rows, strict=True)
-        ((epoch, changed),) = await self._fetch(batch[0].statement, *self._claim, *columns)
-        return epoch, frozenset(changed)
 
     # Opening
 
@@ -567,6 +555,13 @@ class PostgresStore:
         return db
 
 
+def _row(change: _Change) -> tuple[str | int | bytes, ...]:
+    """Return the values of one change in a statement."""
+    entry = change.entry
+    place = (*change.place.kind, change.place.key)
+    return (*place, entry.version, entry.epoch, entry.body, change.expected)
+
+
 _CLIENT_ERRORS = (asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 _FORMATS = {
@@ -582,25 +577,6 @@ _FORMATS = {
     ),
 }
 """Setting -> pattern of valid values, and advice for the error message."""
-
-
-def _is_text(*values: str) -> bool:
-    """Return whether all values can be stored as text; PostgreSQL stores no NUL."""
-    try:
-        return b"\0" not in "".join(values).encode()
-    except (TypeError, UnicodeEncodeError):
-        return False
-
-
-def _columns(kind: GVK, key: str) -> tuple[str, ...]:
-    """Return the columns that identify an object within its cluster.
-
-    Raises:
-        InvalidObject: the kind contains characters that cannot be stored.
-    """
-    if not _is_text(*kind, key):
-        raise InvalidObject("the kind contains a character that PostgreSQL does not store")
-    return (*kind, key)
 
 
 def _describe_error(error: Exception) -> str:

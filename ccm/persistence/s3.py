@@ -41,12 +41,7 @@ from ccm.base.tasks import leaf_exceptions, run_bounded
 from ccm.persistence import envelope, objects
 from ccm.persistence.engine import StoreProvider, build_provider
 from ccm.persistence.envelope import StoreEntry
-from ccm.persistence.errors import (
-    BackendDead,
-    BackendUnavailable,
-    InvalidObject,
-    VersionConflict,
-)
+from ccm.persistence.errors import BackendDead, BackendUnavailable, VersionConflict
 from ccm.persistence.interface import CAS, FENCING, GVK, SHARED, Expected, ObjectKey, Version
 from ccm.persistence.local import read_text
 from ccm.persistence.objects import StoragePlace
@@ -248,7 +243,7 @@ class S3Store:
 
     async def scan(self, kind: GVK) -> AsyncGenerator[Page, None]:
         """See `Store.scan`."""
-        prefix = f"{self._folder(kind)}/"
+        prefix = f"{self._base}/{objects.folder_of(kind)}/"
         paths = await self._run(partial(self._list, prefix))
         for start in range(0, len(paths), PAGE):
             yield await self._page(kind, prefix, paths[start : start + PAGE])
@@ -264,14 +259,8 @@ class S3Store:
             self._bucket = _bucket(self._config, mounted, self._proxies)
             self._file_contents = mounted
 
-    def _folder(self, kind: GVK) -> str:
-        try:
-            return f"{self._base}/{objects.folder_of(kind)}"
-        except UnicodeEncodeError:
-            raise InvalidObject("the kind contains text that is not valid Unicode") from None
-
     def _path(self, place: StoragePlace) -> str:
-        return f"{self._folder(place.kind)}/{place.key}{objects.SUFFIX}"
+        return f"{self._base}/{place.path}"
 
     async def _list(self, prefix: str) -> Sequence[str]:
         listing = obstore.list(self._bucket, prefix, chunk_size=1000)

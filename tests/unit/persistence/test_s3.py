@@ -22,8 +22,7 @@ from ccm.base.tasks import cancel_and_join, spawn
 from ccm.persistence import errors, s3
 from ccm.persistence.engine import StoreProvider
 from ccm.persistence.envelope import WriterIdentity
-from ccm.persistence.interface import ABSENT, CAS, GVK, Version
-from ccm.persistence.objects import key_of
+from ccm.persistence.interface import ABSENT, CAS
 from ccm.persistence.s3 import S3Config, S3Store
 from ccm.persistence.store import Claim
 from ccm.testing.persistence_harness import captured_logs
@@ -384,23 +383,6 @@ async def test_s3_prefix_is_a_folder(config: S3Config, prefix: str) -> None:
         key = await store.put_object(NAME, thing())
         assert await store.get_object(NAME, KIND, key) == thing()
         assert await store.get_all_objects(NAME, KIND) == [thing()]
-
-
-async def test_text_that_s3_cannot_store_does_not_mark_it_down(config: S3Config) -> None:
-    kind = GVK("g", "v1", "a\ud800b")
-    async with opened(S3Store(config)) as store:
-        for call in (
-            store.put_object(NAME, thing() | {"kind": kind.kind}),
-            store.get_object(NAME, kind, key_of("", "one")),
-            store.delete_object(NAME, kind, key_of("", "one")),
-            store.get_all_objects(NAME, kind),
-        ):
-            with pytest.raises(errors.InvalidObject):
-                await call
-        await store.put_object(NAME, thing() | {"kind": "a\0b"})
-        with pytest.raises(errors.VersionConflict):
-            await store.put_versioned(NAME, thing(), expect=Version("a\0b\ud800"))
-        assert (await store.instance_status(NAME)).status
 
 
 def test_s3_over_plain_http_is_refused() -> None:
