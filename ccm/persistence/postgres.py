@@ -180,6 +180,7 @@ _DELETE = _change(f'DELETE FROM "{{table}}" AS stored USING given WHERE {_AT_GIV
 
 
 _ADVICE = {
+    "25006": "the server is read-only, such as a standby; host must be the primary",
     "28P01": "see user and password_file",
     "28000": "pg_hba.conf of the server rejects this connection",
     "3D000": "the database does not exist",
@@ -313,6 +314,7 @@ _CONNECTION_LOST = (
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.PostgresConnectionError,
+    asyncpg.ReadOnlySQLTransactionError,  # the primary moved: `host` may lead to the new one
 )
 
 

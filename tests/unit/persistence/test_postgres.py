@@ -200,6 +200,14 @@ async def test_closed_postgres_connection_fails_at_most_one_call(
         assert (await store.instance_status(NAME)).status
 
 
+async def test_connection_to_a_former_primary_is_replaced(config: PostgresConfig) -> None:
+    """A server that became a standby keeps the connection but refuses writes."""
+    store = PostgresStore(config)
+    async with opened(store, probe_s=3600) as provider:
+        await store._fetch("SET default_transaction_read_only = on")
+        await provider.put_object(NAME, thing())
+
+
 @pytest.mark.parametrize(("default", "ours"), [("off", "on"), ("remote_apply", "remote_apply")])
 async def test_postgres_commits_are_synchronous_whatever_the_default(
     database: Database, config: PostgresConfig, default: str, ours: str
