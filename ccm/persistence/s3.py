@@ -352,8 +352,8 @@ class S3Store:
                     return Version(await self._put(write.path, entry.body, tag))
                 except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
                     continue
-                except exceptions.BaseError:
-                    write.is_unclear = True
+                except exceptions.BaseError as error:
+                    write.is_unclear |= _NOT_CONNECTED not in str(error)
                     raise
             raise VersionConflict("too many concurrent writes of the object")
         except VersionConflict as conflict:
