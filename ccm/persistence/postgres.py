@@ -512,7 +512,7 @@ class PostgresStore:
             BackendUnavailable: the statement failed; its outcome is unknown.
         """
         text = query.format(table=self._config.table, lock=SCHEMA_LOCK, schema=SCHEMA)
-        why = f"no connection became free within {RETRY_S:.0f} s"
+        why = f"no response within {RETRY_S:.0f} s"
         with suppress(TimeoutError):
             async with asyncio.timeout(RETRY_S):
                 for failures in itertools.count():
@@ -525,6 +525,21 @@ class PostgresStore:
                     await asyncio.sleep(BACKOFF.delay(failures, random.Random()))
         raise BackendUnavailable(f"{self._name}: {why}")
 
+    def _options(self) -> dict[str, Any]:
+        """Return the arguments of a connection; files are read again, because they may change."""
+        config = self._config
+        is_private = config.allow_insecure or config.host.startswith("/")
+        return {
+            "host": config.host,
+            "port": config.port,
+            "database": config.database,
+            "user": config.user,
+            "password": read_text(config.password_file) if config.password_file else None,
+            "ssl": False if is_private else _tls_context(config.ca_file),
+            "timeout": CONNECT_S,
+            "command_timeout": COMMAND_S,
+        }
+
     async def _connect(self, name: str) -> Any:
         """Open a connection.
 
@@ -532,20 +547,7 @@ class PostgresStore:
             BackendDead: `fsync` is off, so an acknowledged write may be lost.
             BackendUnavailable: a file cannot be read, or `fsync` was switched off later.
         """
-        config = self._config
-        is_private = config.allow_insecure or config.host.startswith("/")
-        # Files are read for each connection, because they may change.
-        db = await asyncpg.connect(
-            host=config.host,
-            port=config.port,
-            database=config.database,
-            user=config.user,
-            password=read_text(config.password_file) if config.password_file else None,
-            ssl=False if is_private else _tls_context(config.ca_file),
-            timeout=CONNECT_S,
-            command_timeout=COMMAND_S,
-            server_settings={"application_name": name},
-        )
+        db = await asyncpg.connect(**self._options(), server_settings={"application_name": name})
         try:
             row = await db.fetchrow(_SET_UP, [*_SESSION], [*_SESSION.values()])
             if not row["is_durable"]:
