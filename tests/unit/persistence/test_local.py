@@ -18,7 +18,12 @@ from ccm.persistence.postgres import PostgresConfig
 from ccm.persistence.s3 import S3Config
 from tests.unit.persistence.helpers import LOCAL, NAME, opened, thing
 
-S3 = S3Config(bucket="b", endpoint="https://s3.example")
+S3 = S3Config(
+    bucket="bucket",
+    endpoint="https://s3.example",
+    access_key_id_file=Path("/id"),
+    secret_access_key_file=Path("/secret"),
+)
 POSTGRES = PostgresConfig(host="db.example")
 
 
@@ -29,7 +34,7 @@ POSTGRES = PostgresConfig(host="db.example")
         (S3, {"ca_file": Path("/other")}, False),
         (S3, {"allow_insecure": True}, False),
         (S3, {"endpoint": "https://other.example"}, True),
-        (S3, {"bucket": "c"}, True),
+        (S3, {"bucket": "other"}, True),
         (S3, {"prefix": "c"}, True),
         (S3, {"region": "c"}, True),
         (POSTGRES, {"password_file": Path("/other")}, False),
