@@ -165,7 +165,7 @@ def _check_settings(config: S3Config) -> None:
 
 
 @dataclass(slots=True)
-class _Write:
+class _ConditionalWrite:
     """A conditional write, which may be repeated.
 
     Attributes:
@@ -235,11 +235,15 @@ class S3Store:
         path = self._path(place)
         if CAS not in self.capabilities:
             return Version(await self._run(partial(self._put, path, entry.body, None)))
-        return await self._run(partial(self._write_conditionally, _Write(path, entry, expect)))
+        return await self._run(
+            partial(self._write_conditionally, _ConditionalWrite(path, entry, expect))
+        )
 
     async def remove(self, place: StoragePlace, epoch: int) -> None:
         """See `Store.remove`."""
-        await self._run(partial(self._remove, _Write(self._path(place), _tombstone(epoch))))
+        await self._run(
+            partial(self._remove, _ConditionalWrite(self._path(place), _tombstone(epoch)))
+        )
 
     async def scan(self, kind: GVK) -> AsyncGenerator[Page, None]:
         """See `Store.scan`."""
@@ -328,7 +332,7 @@ class S3Store:
         marker = await self._get(f"{self._base}/{objects.MARKER}")
         check_epoch(_epoch_of(marker[0]) if marker else 0, epoch)
 
-    async def _write_conditionally(self, write: _Write) -> Version:
+    async def _write_conditionally(self, write: _ConditionalWrite) -> Version:
         """Write an entry if the object is unchanged since our read; retry after a conflict.
 
         Raises:
@@ -364,7 +368,7 @@ class S3Store:
                 f"{self._name}: the response to a write was lost, and the object was changed"
             ) from conflict
 
-    async def _remove(self, tombstone: _Write) -> None:
+    async def _remove(self, tombstone: _ConditionalWrite) -> None:
         if CAS in self.capabilities:
             if await self._get(tombstone.path) is None:
                 return

@@ -247,6 +247,16 @@ async def test_conditional_write_that_was_replaced_is_no_conflict(
             await store.put_versioned(NAME, thing(size=2), expect=expect)
 
 
+async def _is_killed(config: S3Config, url: str, requests: int) -> bool:
+    """Open the store, and end it at a request; return False if it sent fewer."""
+    async with between(url) as proxy:
+        proxy.hangs_after = requests
+        opening = spawn(through(proxy, config).open(Claim(HERE.cluster_uid, 0)), name="open")
+        await eventually(lambda: proxy.is_hanging or opening.done())
+        await cancel_and_join(opening)
+        return proxy.is_hanging
+
+
 async def test_killed_process_leaves_no_object_of_its_own(
     bucket_url: str, config: S3Config
 ) -> None:
@@ -260,16 +270,11 @@ async def test_killed_process_leaves_no_object_of_its_own(
 
     folder = f"{bucket_url}/{config.bucket}/{config.prefix}/{HERE.cluster_uid}"
     await asyncio.to_thread(buckets.request, f"{folder}/.ccm-probe-1", "PUT", b"one")
-    for requests in range(10):
-        async with between(bucket_url) as proxy:
-            proxy.hangs_after = requests
-            opening = spawn(through(proxy, config).open(Claim(HERE.cluster_uid, 0)), name="open")
-            await eventually(lambda opening=opening: proxy.is_hanging or opening.done())
-            left = await asyncio.to_thread(names)
-            await cancel_and_join(opening)
-            assert left <= {".ccm-probe", ".ccm-probe-1", ".ccm-instance.json"}
-            if not proxy.is_hanging:
-                break
+    requests = 0
+    while await _is_killed(config, bucket_url, requests):
+        left = await asyncio.to_thread(names)
+        assert left <= {".ccm-probe", ".ccm-probe-1", ".ccm-instance.json"}
+        requests += 1
     assert await asyncio.to_thread(names) == {".ccm-probe", ".ccm-instance.json"}
     assert requests > 3
 
