@@ -8,7 +8,7 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import asyncpg
 import msgspec
@@ -21,7 +21,7 @@ from ccm.persistence import errors
 from ccm.persistence import postgres as backend
 from ccm.persistence.engine import StoreProvider
 from ccm.persistence.envelope import StoreEntry, WriterIdentity
-from ccm.persistence.interface import ABSENT, Version
+from ccm.persistence.interface import ABSENT, GVK, Version
 from ccm.persistence.objects import StoragePlace, key_of
 from ccm.persistence.postgres import PostgresConfig, PostgresStore
 from ccm.persistence.store import Claim
@@ -580,6 +580,25 @@ def test_invalid_postgres_setting_is_named(settings: dict[str, Any], said: str) 
 async def test_postgres_table_may_have_the_name_of_a_keyword(config: PostgresConfig) -> None:
     async with opened(changed(config, table="order")) as store:
         await store.put_object(NAME, thing())
+
+
+@pytest.mark.parametrize("text", ["a\0b", "a\ud800b"])
+async def test_text_that_no_store_keeps_does_not_mark_postgres_down(
+    config: PostgresConfig, text: str
+) -> None:
+    kind, no_text = GVK("g", "v1", text), cast("Version", 5)
+    async with opened(PostgresStore(config)) as store:
+        for call in (
+            store.put_object(NAME, thing() | {"kind": text}),
+            store.get_object(NAME, kind, key_of("", "one")),
+            store.delete_object(NAME, kind, key_of("", "one")),
+            store.get_all_objects(NAME, kind),
+            store.put_versioned(NAME, thing(), expect=Version(text)),
+            store.put_versioned(NAME, thing(), expect=no_text),
+        ):
+            with pytest.raises(errors.InvalidObject):
+                await call
+        assert (await store.instance_status(NAME)).status
 
 
 def entry(epoch: int = 0, size: int = 2000) -> StoreEntry:

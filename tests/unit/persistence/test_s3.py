@@ -9,7 +9,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import aiohttp
 import msgspec
@@ -22,7 +22,8 @@ from ccm.base.tasks import cancel_and_join, spawn
 from ccm.persistence import errors, s3
 from ccm.persistence.engine import StoreProvider
 from ccm.persistence.envelope import WriterIdentity
-from ccm.persistence.interface import ABSENT, CAS
+from ccm.persistence.interface import ABSENT, CAS, GVK, Version
+from ccm.persistence.objects import key_of
 from ccm.persistence.s3 import S3Config, S3Store
 from ccm.persistence.store import Claim
 from ccm.testing.persistence_harness import captured_logs
@@ -388,6 +389,23 @@ async def test_s3_prefix_is_a_folder(config: S3Config, prefix: str) -> None:
         key = await store.put_object(NAME, thing())
         assert await store.get_object(NAME, KIND, key) == thing()
         assert await store.get_all_objects(NAME, KIND) == [thing()]
+
+
+@pytest.mark.parametrize("text", ["a\0b", "a\ud800b"])
+async def test_text_that_no_store_keeps_does_not_mark_s3_down(config: S3Config, text: str) -> None:
+    kind, no_text = GVK("g", "v1", text), cast("Version", 5)
+    async with opened(S3Store(config)) as store:
+        for call in (
+            store.put_object(NAME, thing() | {"kind": text}),
+            store.get_object(NAME, kind, key_of("", "one")),
+            store.delete_object(NAME, kind, key_of("", "one")),
+            store.get_all_objects(NAME, kind),
+            store.put_versioned(NAME, thing(), expect=Version(text)),
+            store.put_versioned(NAME, thing(), expect=no_text),
+        ):
+            with pytest.raises(errors.InvalidObject):
+                await call
+        assert (await store.instance_status(NAME)).status
 
 
 def test_s3_over_plain_http_is_refused() -> None:
