@@ -17,6 +17,7 @@ from ccm.machines import discovery
 from ccm.machines.driver import SharedComponents
 from ccm.machines.flags import ACCOUNT
 from ccm.machines.journal import MachineAccess
+from ccm.model import Service
 from ccm.model.meta import KubeObject
 from ccm.persistence.journal import JournalEntry, Owner
 from ccm.runtime.journal import LOAD_BALANCER
@@ -92,8 +93,8 @@ class ClusterAccess:
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
-        self._balancers = BalancerAccess(context.cloud_client)
-        self.owners = OwnerLookup(lambda role, account: context.cluster(role).client(account))
+        self._balancers = BalancerAccess(context.cloud_client, self._services)
+        self.owners = OwnerReader(lambda role, account: context.cluster(role).client(account))
 
     def is_cached(self, owner: Owner) -> bool:
         """Return whether a cache of a running controller contains the owner, with its UID."""
@@ -121,10 +122,12 @@ class ClusterAccess:
         """
         client = self._context.cloud_client
         if client.offers(LoadBalancerDigests):
-            services = [obj for informer in self._informers(SERVICES) for obj in informer.store]
-            yield await self._balancers.listed(services)
+            yield await self._balancers.listed(self._services())
         for access in self._machines():
             yield await access.listed()
+
+    def _services(self) -> Iterator[Service]:
+        return (obj for informer in self._informers(SERVICES) for obj in informer.store)
 
     def _informers(self, kind: ResourceKind[Any] | None) -> Iterator[Informer[Any]]:
         """Yield the running informers of a kind, perhaps also of another kind of that name."""

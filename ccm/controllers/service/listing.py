@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -215,28 +215,37 @@ class BalancerAccess:
 
     Attributes:
         handle: cloud client.
+        services: returns the Services of the cluster.
     """
 
     handle: CloudClient
+    services: Callable[[], Iterable[Service]] = tuple
     _listing: tuple[float, frozenset[str]] = (-math.inf, frozenset())
-    """Time and load balancer names of the last listing, which the lookups of a search share."""
+    """Time and names of the load balancers without a Service in the last listing, which the lookups
+    of a search share."""
 
     async def look(self, entry: JournalEntry) -> CloudLook:
-        """See `ResourceAccess.look`."""
+        """See `ResourceAccess.look`.
+
+        `ImplementedElsewhere` is no absence: the entry lacks fields that the Service had.
+        """
         service, cluster = described_service(entry), self.handle.cluster_name
-        try:
-            status = await self.handle.call(LoadBalancer.get_load_balancer, cluster, service)
-        except ImplementedElsewhere:
-            return CloudLook(finding=Finding.ABSENT)
+        name = self.handle.compute(LoadBalancer.get_load_balancer_name, cluster, service)
+        if name != entry.intended_name:
+            # An annotation is not recorded, or the provider's settings have changed.
+            text = f"the provider would look for a load balancer named {name}"
+            return CloudLook(finding=Finding.UNKNOWN, text=text)
+        status = await self.handle.call(LoadBalancer.get_load_balancer, cluster, service)
         if status is None:
             return CloudLook(finding=Finding.ABSENT)
         # A listing contains only load balancers with the marker of this cluster; a lookup may also
-        # find one by its name.
+        # find one by its name, which by now may be that of another Service.
         finding = Finding.UNMARKED
         if self.handle.offers(LoadBalancerDigests):
-            name = self.handle.compute(LoadBalancer.get_load_balancer_name, cluster, service)
             if clock.monotonic() - self._listing[0] > LOOKUP_LISTING_AGE_S:
-                self._listing = clock.monotonic(), await self._list()
+                started, records = clock.monotonic(), await self._list()
+                orphans = find_orphans(self.handle, records, self.services())
+                self._listing = started, frozenset(record.name for record in orphans)
             if name in self._listing[1]:
                 finding = Finding.MARKED
         return CloudLook(finding=finding, resource_id=entry.resource_id)
@@ -247,7 +256,7 @@ class BalancerAccess:
         Raises:
             CloudError: the listing failed.
         """
-        listed = await self._list()
+        listed = {record.name for record in await self._list()}
         entries = (balancer_entry(self.handle, one) for one in services if _may_own(one))
         return [
             msgspec.structs.replace(one, state=EntryState.CREATED, resource_id=one.intended_name)
@@ -255,10 +264,9 @@ class BalancerAccess:
             if one.intended_name in listed
         ]
 
-    async def _list(self) -> frozenset[str]:
+    async def _list(self) -> Sequence[LoadBalancerRecord]:
         method = LoadBalancerDigests.list_load_balancers
-        records = await self.handle.call(method, self.handle.cluster_name)
-        return frozenset(record.name for record in records)
+        return await self.handle.call(method, self.handle.cluster_name)
 
     async def delete(self, entry: JournalEntry) -> None:
         """See `ResourceAccess.delete`."""

@@ -10,12 +10,17 @@ import pytest
 from ccm.cloud import Cloud, ImplementedElsewhere, Service, Status, Unavailable
 from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.helpers import load_balancer_name
-from ccm.controllers.service.listing import BalancerAccess, described_service
+from ccm.controllers.service.listing import (
+    LOOKUP_LISTING_AGE_S,
+    BalancerAccess,
+    described_service,
+)
 from ccm.model import names
 from ccm.persistence.journal import EntryState, JournalEntry
 from ccm.runtime.journal import balancer_entry
 from ccm.runtime.orphans import Finding
 from ccm.testing import builders
+from ccm.testing.clock import advance
 from tests.support.services import FakeBalancers, FakeDigests
 
 pytestmark = pytest.mark.virtual_time
@@ -79,8 +84,44 @@ async def test_error_of_the_cloud_is_no_absence() -> None:
     with pytest.raises(Unavailable):
         await access.look(entry_of(access))
 
+    # The described Service may lack the field for which the provider served the former one.
     balancers.faults["get"] = ImplementedElsewhere("another controller")
-    assert (await access.look(entry_of(access))).finding is Finding.ABSENT
+    with pytest.raises(ImplementedElsewhere):
+        await access.look(entry_of(access))
+
+
+async def test_load_balancer_of_another_name_cannot_be_looked_up() -> None:
+    """An annotation with the name was not recorded, so the lookup would find nothing."""
+    access = access_to(FakeBalancers())
+    entry = msgspec.structs.replace(entry_of(access), intended_name="front")
+
+    look = await access.look(entry)
+
+    assert look.finding is Finding.UNKNOWN
+    assert load_balancer_name(WEB.uid) in look.text
+
+
+@pytest.mark.row("journal-04")
+async def test_load_balancer_of_the_name_of_a_living_service_is_not_proven_ours() -> None:
+    """A provider that names load balancers itself gave it to a Service that was created anew."""
+
+    class Named(FakeDigests):
+        def get_load_balancer_name(self, cluster_name: str, service: Service) -> str:
+            return service.name
+
+        async def get_load_balancer(self, cluster_name: str, service: Service) -> Status | None:
+            return Status()
+
+    balancers, living = Named(), list[Service]()
+    balancers.held["web"] = ((), ())
+    access = access_to(balancers)
+    access.services = lambda: living
+    entry = entry_of(access)
+    assert (await access.look(entry)).finding is Finding.MARKED
+
+    living.append(builders.service("web", uid="another"))
+    await advance(LOOKUP_LISTING_AGE_S + 1)
+    assert (await access.look(entry)).finding is Finding.UNMARKED
 
 
 @pytest.mark.row("journal-12")
