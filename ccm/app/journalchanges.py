@@ -79,8 +79,14 @@ class JournalChanges:
             raise RefusedChange(f"{describe(entry)} still has its owner {describe_owner(entry)}")
         owner = replace(former, namespace=namespace, name=name, uid=heir.uid)
         new = replace(entry, owner=owner, name=entry_name(entry.resource, heir.uid, entry.purpose))
+        own = self.journal.entries.get(new.name, new)
         if isinstance(heir, Service):
             new = await self._transfer(entry, heir, dry_run=change.dry_run)
+        elif own.state is not EntryState.REMOVED and own.resource_id != new.resource_id:
+            raise ChangeRefused(
+                f"{describe_owner(new)} has another {entry.resource}, see entry {new.name}; delete "
+                "one of them in the cloud, and drop its entry"
+            )
         if not change.dry_run:
             await self.journal.put(new)
             await self.journal.drop([entry.name])

@@ -15,6 +15,7 @@ from ccm.app import health, journal, options
 from ccm.app.controllers import ControllerRunner
 from ccm.app.health import DaemonState
 from ccm.app.journal import DaemonJournal
+from ccm.app.journalchanges import ChangeRefused, JournalChanges
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import Cloud, Service, Unavailable, default_load_balancer_name
 from ccm.cloud.calls.client import CloudClient
@@ -26,7 +27,7 @@ from ccm.model import names
 from ccm.persistence.engine import StoreProvider
 from ccm.persistence.envelope import WriterIdentity
 from ccm.persistence.interface import new_machine_id
-from ccm.persistence.journal import EntryState, JournalEntry, Owner, entry_name
+from ccm.persistence.journal import EntryState, Journal, JournalEntry, Owner, entry_name
 from ccm.persistence.memory import MemoryStore
 from ccm.runtime.journal_report import JournalChange, JournalResponse
 from ccm.runtime.object_status import DaemonResponse
@@ -373,3 +374,47 @@ async def test_adopt_is_refused_while_the_owner_exists() -> None:
                 "adopt", name=name, kind="service", owner=f"default/{owner}"
             )
             assert fault in answer.fault
+
+
+async def test_adopt_keeps_the_record_of_the_vm_that_the_new_owner_has() -> None:
+    """A Machine that was created anew has a VM of its own; its record must not be replaced."""
+    entries = [
+        JournalEntry(
+            name=entry_name("server", uid),
+            resource="server",
+            provider="fake",
+            owner=Owner(
+                api_version=CODEC.machines.api_version,
+                kind="Machine",
+                namespace="default",
+                name="m",
+                uid=uid,
+            ),
+            state=EntryState.CREATED,
+            resource_id=f"sim://{uid}",
+        )
+        for uid in ("old", "new")
+    ]
+    machine: Any = SimpleNamespace(uid="new", is_deleting=False)
+
+    async def get(owner: Owner) -> Any:
+        return machine if owner.name == "m" else None
+
+    async def uid(_owner: Owner) -> str | None:
+        return None
+
+    given = Journal(writer=lambda: ME)
+    for one in entries:
+        given.put_later(one)
+    owners: Any = SimpleNamespace(get=get, uid=uid)
+    changes = JournalChanges(journal=given, owners=owners, client=CloudClient(Cloud(name="fake")))
+    adoption = JournalChange(
+        action="adopt", name=entries[0].name, kind="machine", owner="default/m", dry_run=True
+    )
+
+    with pytest.raises(ChangeRefused, match="has another server"):
+        await changes.execute(adoption)
+
+    given.put_later(msgspec.structs.replace(entries[1], state=EntryState.REMOVED))
+    assert len(await changes.execute(adoption)) == 1
+    await given.close()
