@@ -549,6 +549,8 @@ class Journal:
                     del self._page_of[name]
 
     def _mark_down(self, fault: errors.PersistenceError) -> None:
+        if self._is_fenced:
+            return  # final: a caller whose wait ends later must not hide it
         was_up, self._fault = self._fault is None, fault
         UP.set(0)
         self._outage.record_failure(error=str(fault))

@@ -612,3 +612,16 @@ async def _settled() -> AsyncIterator[None]:
     """No task is left."""
     yield
     await settle()
+
+
+@pytest.mark.row("journal-08")
+async def test_caller_whose_wait_ends_later_does_not_hide_a_newer_leader(
+    store: WatchedStore,
+) -> None:
+    async with opened(store) as journal:
+        store.fail_with(errors.Fenced("a leader of epoch 2 has written"))
+        with pytest.raises(errors.Fenced):
+            await journal.put(entry(0))
+        journal._mark_down(errors.BackendUnavailable("the store did not confirm a write"))
+        with pytest.raises(errors.Fenced):
+            await journal.put(entry(1))
