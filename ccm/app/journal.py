@@ -68,7 +68,6 @@ class DaemonJournal:
         self._loaded = asyncio.Event()
         self._search: OrphanSearch | None = None
         self._start: Callable[[JournalChange], asyncio.Task[JournalResponse]] | None = None
-        self._changing = asyncio.Lock()
         self.journal = Journal(writer=stores.writer, on_change=self._on_change)
         self.calls = CallJournal(self.journal, blocks=stores.when_unavailable == "block")
         stores.on_open = self._load
@@ -93,6 +92,7 @@ class DaemonJournal:
             is_cached=access.is_cached,
             access=access.access_to,
             record_event=self._record_event,
+            is_active=self.calls.is_active,
         )
         changes = JournalChanges(
             journal=journal,
@@ -104,7 +104,9 @@ class DaemonJournal:
         async with NamedTaskGroup() as group:
             leader = copy_context()  # with the guard of the Lease, which HTTP requests lack
             self._start = lambda change: leader.run(
-                group.start, self._carry_out(changes, change), name="journal-change"
+                group.start,
+                self._carry_out(changes, change, search.changing),
+                name="journal-change",
             )
             try:
                 await asyncio.sleep(START_S)
@@ -167,9 +169,11 @@ class DaemonJournal:
                 log.logger("journal").error("orphan search failed unexpectedly", exc_info=error)
             await asyncio.sleep(jittered(self._period_s, JITTER, rng))
 
-    async def _carry_out(self, changes: JournalChanges, change: JournalChange) -> JournalResponse:
+    async def _carry_out(
+        self, changes: JournalChanges, change: JournalChange, changing: asyncio.Lock
+    ) -> JournalResponse:
         logger = log.logger("journal")
-        async with self._changing:
+        async with changing:
             try:
                 done = await changes.execute(change)
             except RefusedChange as error:

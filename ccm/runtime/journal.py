@@ -9,15 +9,16 @@ Updates and reads write nothing.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, cast
 
-from msgspec import structs
+from msgspec import json, structs
 
-from ccm.base import log
+from ccm.base import log, redact
 from ccm.cloud import errors
 from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.calls.inflight import mask_user_data
@@ -33,7 +34,8 @@ LOAD_BALANCER, SERVER = "loadbalancer", "server"
 """Values of `JournalEntry.resource`; the other values are kinds of parts."""
 
 MAX_ANNOTATIONS, MAX_ANNOTATION = 20, 256
-"""Maximum annotations of an entry, and maximum characters of each value; others are omitted."""
+"""Maximum annotations of an entry, and maximum bytes of each value in JSON; others are omitted. A
+page of the largest entries still fits into every store."""
 
 CANCELLED = "the call was cancelled, or exceeded its deadline"
 
@@ -58,6 +60,11 @@ class CallJournal:
     def __init__(self, journal: Journal, *, blocks: bool = False) -> None:
         self.journal = journal
         self._blocks = blocks
+        self._active: Counter[str] = Counter()
+
+    def is_active(self, entry: JournalEntry) -> bool:
+        """Return whether a recorded call about the entry's owner is in progress."""
+        return self._active[entry.owner.uid] > 0
 
     @asynccontextmanager
     async def recording(
@@ -68,19 +75,27 @@ class CallJournal:
         if call.verb in _CREATIONS and (entry := _new_entry(client, call)) is not None:
             recording = _Creation(self, entry)
             PART_RECORDER.set(recording.part)  # each call has a task of its own
+            uid = entry.owner.uid
         elif call.verb in _DELETIONS:
-            recording = _Deletion(self, _deleted_uid(call))
+            uid = _deleted_uid(call)
+            is_server = call.verb == MachineDriver.delete_machine.__name__
+            recording = _Deletion(self, uid, is_server=is_server)
         else:
             yield lambda _answer: None
             return
-        await recording.begin()
+        self._active[uid] += 1
         try:
-            yield recording.end
-        except BaseException as error:
-            fault = errors.normalize(error)
-            mask_user_data(fault, call)
-            recording.fail(fault, is_cancelled=isinstance(error, asyncio.CancelledError))
-            raise
+            await recording.begin()
+            try:
+                yield recording.end
+            except BaseException as error:
+                fault = errors.normalize(error)
+                mask_user_data(fault, call)
+                recording.fail(fault, is_cancelled=isinstance(error, asyncio.CancelledError))
+                raise
+        finally:
+            self._active[uid] -= 1
+            self._active += Counter()  # removes zeros
 
     async def store(self, *entries: JournalEntry, creates: str = "") -> None:
         """Write entries durably before a call.
@@ -118,6 +133,7 @@ class _Deletion:
 
     calls: CallJournal
     uid: str
+    is_server: bool
 
     async def begin(self) -> None:
         entries = [structs.replace(entry, state=EntryState.DELETING) for entry in self._existing()]
@@ -130,7 +146,7 @@ class _Deletion:
 
     def fail(self, fault: errors.CloudError, *, is_cancelled: bool) -> None:
         for entry in self._existing():
-            if isinstance(fault, errors.NotFound) and entry.resource != LOAD_BALANCER:
+            if isinstance(fault, errors.NotFound) and self.is_server:
                 self.calls.change(entry, state=EntryState.REMOVED)  # the absence is confirmed
             elif not isinstance(fault, errors.RetryAfter):
                 self.calls.change(entry, last_error=CANCELLED if is_cancelled else str(fault))
@@ -160,7 +176,15 @@ class _Creation:
 
     def end(self, answer: object) -> None:
         known = answer.provider_id if isinstance(answer, MachineInfo) else self.entry.intended_name
-        self.created(known)
+        entry = self._current
+        if entry.intended_name != self.entry.intended_name:
+            # With the former annotations, the provider would look for the former name.
+            entry = structs.replace(
+                entry,
+                intended_name=self.entry.intended_name,
+                annotations=self.entry.annotations,
+            )
+        self.calls.change(entry, state=EntryState.CREATED, resource_id=known)
 
     def fail(self, fault: errors.CloudError, *, is_cancelled: bool) -> None:
         if (entry := self._current).state is not EntryState.INTENT:
@@ -241,7 +265,7 @@ def _annotations(service: Service, client: CloudClient) -> dict[str, str]:
     read = (
         (key, value)
         for key, value in sorted(service.annotations.items())
-        if key.startswith(prefixes) and len(value) <= MAX_ANNOTATION
+        if key.startswith(prefixes) and len(json.encode(redact.mask_text(value))) <= MAX_ANNOTATION
     )
     return dict(islice(read, MAX_ANNOTATIONS))
 

@@ -12,6 +12,7 @@ point and repeated.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -20,7 +21,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from ccm.base import clock, log, metrics
+from ccm.base import clock, log, metrics, redact
 from ccm.base.tasks import run_bounded
 from ccm.cloud.errors import CloudError
 from ccm.kube.errors import KubeError
@@ -135,6 +136,11 @@ class SearchSettings:
         return self.ephemeral_grace_s if entry.ephemeral else self.grace_s
 
 
+def _lacks_owner(orphan: Orphan) -> bool:
+    """Return whether the resource has no owner, or needs none because its operation is over."""
+    return orphan.owner is OwnerState.ABSENT or orphan.entry.ephemeral
+
+
 def _is_proven_ours(orphan: Orphan) -> bool:
     """Return whether the cloud proves that the resource is the one that we created.
 
@@ -154,9 +160,7 @@ CONDITIONS: Mapping[str, Callable[[Orphan, SearchSettings], bool]] = MappingProx
             orphan.look.finding in (Finding.MARKED, Finding.UNMARKED)
         ),
         "the resource is proven ours": lambda orphan, _settings: _is_proven_ours(orphan),
-        "the owner is absent": lambda orphan, _settings: (
-            orphan.owner is OwnerState.ABSENT or orphan.entry.ephemeral
-        ),
+        "the owner is absent": lambda orphan, _settings: _lacks_owner(orphan),
         "the grace period is over": lambda orphan, settings: (
             orphan.age_s >= settings.grace_of(orphan.entry)
         ),
@@ -194,6 +198,7 @@ class OrphanSearch:
         record_event: called with (type, reason, message), to record an event about the daemon,
             since an orphan has no Kubernetes object.
         orphans: orphans that the last search found, by name of the entry.
+        changing: held during each deletion; other changes of entries hold it, too.
     """
 
     journal: Journal
@@ -204,6 +209,7 @@ class OrphanSearch:
     record_event: Callable[[str, str, str], None]
     is_active: Callable[[JournalEntry], bool] = lambda _entry: False
     orphans: Mapping[str, Orphan] = field(init=False, default_factory=dict)
+    changing: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
     _since: dict[str, float] = field(init=False, default_factory=dict)
     _reported: dict[str, str] = field(init=False, default_factory=dict)
     _log: log.Logger = field(init=False, default_factory=lambda: log.logger("journal"))
@@ -227,11 +233,12 @@ class OrphanSearch:
         self._since = {name: at for name, at in self._since.items() if name in found}
         deletable = [orphan for orphan in found.values() if may_delete(orphan, self.settings)]
         # All orphans count, also those still in their grace period: the number is what warns.
-        ownerless = [one for one in found.values() if one.owner is OwnerState.ABSENT]
+        ownerless = [one for one in found.values() if _lacks_owner(one)]
         is_blocked = self.settings.deletes and len(ownerless) > limit_of(len(entries))
         self._report(found, is_blocked=is_blocked)
         for orphan in () if is_blocked else deletable:
-            await self._delete(orphan)
+            async with self.changing:
+                await self._delete(orphan)
 
     def _is_suspect(self, entry: JournalEntry) -> bool:
         if self.is_active(entry):
@@ -249,6 +256,8 @@ class OrphanSearch:
         if owner in (OwnerState.ALIVE, OwnerState.UNKNOWN) and not entry.ephemeral:
             return None
         look = await self._look(entry)
+        if self._has_changed(entry):
+            return None  # the next search examines it
         if look.finding is Finding.ABSENT:
             await self._settle_absent(entry)
             return None
@@ -261,6 +270,10 @@ class OrphanSearch:
             self._since.pop(entry.name, None)
         age_s = _age_s(entry) if entry.ephemeral else now - since
         return Orphan(entry=entry, owner=owner, look=look, age_s=age_s)
+
+    def _has_changed(self, entry: JournalEntry) -> bool:
+        """Return whether an entry that was read earlier is outdated, or may be soon."""
+        return self.journal.entries.get(entry.name) is not entry or self.is_active(entry)
 
     async def _owner_state(self, owner: Owner) -> OwnerState:
         try:
@@ -280,7 +293,7 @@ class OrphanSearch:
         try:
             return await access.look(entry)
         except CloudError as error:
-            return CloudLook(finding=Finding.UNKNOWN, text=str(error))
+            return CloudLook(finding=Finding.UNKNOWN, text=redact.mask_text(str(error)))
 
     async def _settle_absent(self, entry: JournalEntry) -> None:
         """Record that the cloud does not have the resource; an intent without one is dropped."""
@@ -300,6 +313,8 @@ class OrphanSearch:
         # The search may have taken long, so read the owner again immediately before the deletion.
         if not entry.ephemeral and await self._owner_state(entry.owner) is not OwnerState.ABSENT:
             return
+        if self._has_changed(entry):
+            return
         try:
             # The intent of the deletion is durable first, as for every deletion.
             await self.journal.put(replace(entry, state=EntryState.DELETING))
@@ -317,7 +332,7 @@ class OrphanSearch:
         counts: dict[tuple[str, str], int] = {}
         for orphan in found.values():
             action = "report"
-            if self.settings.deletes and orphan.owner is OwnerState.ABSENT:
+            if self.settings.deletes and _lacks_owner(orphan):
                 action = "blocked" if is_blocked else "delete"
             key = (orphan.entry.resource, action)
             counts[key] = counts.get(key, 0) + 1

@@ -10,15 +10,24 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from msgspec import structs
 
 from ccm import cloud
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import LoadBalancer, MachineDriver, errors
 from ccm.cloud.calls.client import CloudClient
 from ccm.persistence.errors import BackendUnavailable
-from ccm.persistence.journal import WAIT_S, EntryState, Journal, JournalEntry
+from ccm.persistence.journal import (
+    PAGE_SIZE,
+    PAGES,
+    WAIT_S,
+    EntryState,
+    Journal,
+    JournalEntry,
+)
+from ccm.persistence.kubestore import MAX_BYTES
 from ccm.persistence.memory import MemoryStore
-from ccm.runtime.journal import CallJournal
+from ccm.runtime.journal import MAX_ANNOTATIONS, CallJournal, balancer_entry
 from ccm.testing.builders import node, service
 from ccm.testing.clock import elapsed_s
 from providers import sim
@@ -717,3 +726,86 @@ async def test_parts_outside_of_a_recorded_call_are_not_recorded() -> None:
         with pytest.raises(ValueError, match="use lower-case letters"):
             async with cloud.PartJournal().part(kind, "x"):
                 pass
+
+
+@pytest.mark.virtual_time
+async def test_not_found_of_a_load_balancer_confirms_nothing_about_its_parts(
+    store: WatchedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub = PartsCloud()
+
+    async def act(part: cloud.JournalPart) -> None:
+        part.created("ip-7")
+
+    async def remove(*_: Any) -> None:
+        raise errors.NotFound("no project")
+
+    stub.act = act
+    async with opened(store) as journal:
+        client = client_of(stub, journal)
+        await client.call(ENSURE, "c1", service("web"), ())
+        monkeypatch.setattr(stub, REMOVE.__name__, remove)
+        await attempt(client.call(REMOVE, "c1", service("web")), errors.NotFound)
+
+    assert states(await stored(store)) == {"web": "Deleting", "ip-web": "Deleting"}
+
+
+@kinds
+async def test_an_entry_is_active_during_a_call_about_its_owner(world: World, kind: str) -> None:
+    create, delete = KINDS[kind]
+    client, seen = world.client(), list[bool]()
+    calls = client._provider.recorder
+    assert isinstance(calls, CallJournal)
+
+    async def look() -> None:
+        seen.extend(map(calls.is_active, world.journal.entries.values()))
+
+    world.hooks.before = look
+    await create(client)
+    await delete(client)
+    assert len(seen) >= 2
+    assert all(seen)
+    assert not any(map(calls.is_active, world.journal.entries.values()))
+
+
+@pytest.mark.virtual_time
+async def test_an_entry_has_the_annotations_by_which_its_load_balancer_is_found(
+    store: WatchedStore,
+) -> None:
+    class Named(StubCloud):
+        def get_load_balancer_name(self, cluster_name: str, service: cloud.Service) -> str:
+            return service.annotations["lb/name"]
+
+    stub: Any = Named()
+    async with opened(store) as journal:
+        client = CloudClient(
+            cloud.Cloud(name="stub", load_balancer=stub, service_annotations=("lb/",))
+        )
+        client.set_recorder(CallJournal(journal))
+        for name in ("front", "back"):
+            await client.call(ENSURE, "c1", service("web", annotations={"lb/name": name}), ())
+
+        (found,) = journal.entries.values()
+        assert found.annotations == {"lb/name": "back"}
+        assert found.intended_name == found.resource_id == "back"
+
+
+@pytest.mark.virtual_time
+async def test_a_page_of_the_largest_entries_fits_into_a_config_map(store: WatchedStore) -> None:
+    """Users choose names and annotations, and the cloud its error texts."""
+    sample = "\x01" * 1000
+    annotations = {f"{'a' * 249}.io/{'b' * 60}{n:03}": sample[:256] for n in range(MAX_ANNOTATIONS)}
+    annotations |= {f"{'c' * 249}.io/{'d' * 60}{n:03}": "e" * 254 for n in range(MAX_ANNOTATIONS)}
+    wide = service("n" * 253, namespace="m" * 63, annotations=annotations)
+    client = CloudClient(cloud.Cloud(name="stub", service_annotations=("",)), cluster_name="c1")
+    entry = structs.replace(
+        balancer_entry(client, wide), last_error=sample, intended_name="i" * 253
+    )
+    async with opened(store) as journal:
+        await journal.put(
+            *(structs.replace(entry, name=f"{entry.name}{n:03}") for n in range(PAGE_SIZE))
+        )
+
+    sizes = [len(record.body) async for pages in store.scan(PAGES) for _, record in pages]
+    assert len(sizes) == 1
+    assert sizes[0] <= MAX_BYTES

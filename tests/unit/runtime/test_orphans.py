@@ -395,3 +395,47 @@ async def test_resource_without_access_is_reported_only(world: World) -> None:
         await run(world, hours=1)
     assert world.search.orphans[name].look.finding is Finding.UNKNOWN
     assert (world.cloud.deleted, world.events) == ([], [(WARNING, "OrphanedResource")])
+
+
+@pytest.mark.row("journal-04")
+async def test_entry_that_changed_during_the_search_is_left_alone(world: World) -> None:
+    """Such as an entry that a user gave to another owner after its resource was looked up."""
+    names = [await world.add(name) for name in ("web", "api")]
+    await run(world)
+    look = world.cloud.look
+
+    async def dropped_meanwhile(entry: JournalEntry) -> CloudLook:
+        result = await look(entry)
+        if entry.intended_name == "web":
+            await world.journal.drop([entry.name])
+        return result
+
+    async def read_owner(owner: Owner) -> str | None:
+        if world.owner_reads.count("api") == 2:  # immediately before the deletion
+            await world.journal.drop([names[1]])
+        return await world._read_owner(owner)
+
+    world.cloud.look = dropped_meanwhile  # type: ignore[method-assign]
+    world.search.read_owner = read_owner
+    await run(world, hours=2)
+    await run(world, hours=2)
+    assert (world.cloud.deleted, world.journal.entries) == ([], {})
+
+
+@pytest.mark.row("journal-05")
+async def test_ephemeral_resources_of_living_owners_count_as_orphans(world: World) -> None:
+    for number in range(MIN_DELETIONS_PER_SEARCH + 1):
+        await world.add(f"key-{number}", resource="sshkey", ephemeral=True)
+        world.uids[f"key-{number}"] = f"uid-key-{number}"
+    await run(world, hours=1)
+    assert world.cloud.deleted == []
+
+
+async def test_report_has_no_secret_of_the_cloud_error(world: World) -> None:
+    async def look(entry: JournalEntry) -> CloudLook:
+        raise Unavailable("GET failed: password=geheim-1")
+
+    name = await world.add("web")
+    world.cloud.look = look  # type: ignore[method-assign]
+    await run(world)
+    assert "geheim" not in world.search.orphans[name].look.text
