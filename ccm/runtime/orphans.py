@@ -6,6 +6,8 @@ exists without its owner is an orphan. It is reported; with `--journal=delete` i
 only if every condition of `CONDITIONS` holds, and only while orphans are few: many orphans mean
 that owners are missing, as after the restore of an old backup of the cluster.
 
+Intents of parts are examined even if their owner exists, and dropped if the cloud has no such part.
+
 The search changes nothing that a second run would change differently: it may be interrupted at any
 point and repeated.
 """
@@ -248,18 +250,21 @@ class OrphanSearch:
             return False  # its operation may still run
         if entry.state is EntryState.INTENT and age_s < SETTLE_S:
             return False
-        return entry.ephemeral or not self.is_cached(entry.owner)
+        return entry.ephemeral or _is_part_intent(entry) or not self.is_cached(entry.owner)
 
     async def _check(self, entry: JournalEntry) -> Orphan | None:
         """Examine one entry; return None if it is no orphan."""
         owner = await self._owner_state(entry.owner)
-        if owner in (OwnerState.ALIVE, OwnerState.UNKNOWN) and not entry.ephemeral:
+        is_kept = owner in (OwnerState.ALIVE, OwnerState.UNKNOWN) and not entry.ephemeral
+        if is_kept and not _is_part_intent(entry):
             return None
         look = await self._look(entry)
         if self._has_changed(entry):
             return None  # the next search examines it
         if look.finding is Finding.ABSENT:
             await self._settle_absent(entry)
+            return None
+        if is_kept:
             return None
         now = clock.monotonic()
         if owner is OwnerState.ABSENT and look.finding is not Finding.UNKNOWN:
@@ -348,6 +353,15 @@ class OrphanSearch:
             self._log.warning("orphan found", name=name, resource=describe(found[name].entry))
             self.record_event(names.WARNING, names.REASON_ORPHANED_RESOURCE, texts[name])
         self._reported = texts
+
+
+def _is_part_intent(entry: JournalEntry) -> bool:
+    """Return whether an entry is the intent of a part.
+
+    A repeated creation may choose another name for the part, so that its owner does not complete
+    the entry.
+    """
+    return entry.state is EntryState.INTENT and bool(entry.purpose)
 
 
 def _age_s(entry: JournalEntry) -> float:

@@ -439,3 +439,22 @@ async def test_report_has_no_secret_of_the_cloud_error(world: World) -> None:
     world.cloud.look = look  # type: ignore[method-assign]
     await run(world)
     assert "geheim" not in world.search.orphans[name].look.text
+
+
+async def test_intents_of_absent_parts_are_dropped_although_their_owner_exists(
+    world: World,
+) -> None:
+    """A creation that fails for days intends another part at each attempt."""
+    names = []
+    for number in range(2):
+        key = f"group-{number}"
+        part = {"resource": "placementgroup", "purpose": key}
+        names.append(await world.add(key, EntryState.INTENT, **part))
+        world.uids[key] = f"uid-{key}"
+        world.cached.add(f"uid-{key}")
+    del world.cloud.resources["group-0"]
+    await run(world)
+    assert list(world.journal.entries) == names  # their creation may still run
+    await run(world, hours=1)
+    assert list(world.journal.entries) == names[1:]
+    assert (world.search.orphans, world.cloud.deleted, world.events) == ({}, [], [])
