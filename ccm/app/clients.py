@@ -46,10 +46,13 @@ LEADER_ELECTION = "leader-election"
 DELETIONS = "deletions"
 """User-agent suffix of the client for the ConfigMap that records deletions."""
 
+PERSISTENCE = "persistence"
+"""User-agent suffix of the client for stored objects and the cluster's UID."""
+
 ACCOUNTS_NAMESPACE = "kube-system"
 """Namespace of the controllers' service accounts (from Go's k8s.io/cloud-provider)."""
 
-_DAEMON_CLIENTS = frozenset({INFORMERS, EVENTS, LEADER_ELECTION, DELETIONS, READER})
+_DAEMON_CLIENTS = frozenset({INFORMERS, EVENTS, LEADER_ELECTION, DELETIONS, PERSISTENCE, READER})
 """Clients that always use the daemon's own credentials."""
 
 

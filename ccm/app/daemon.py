@@ -24,6 +24,7 @@ import ccm
 from ccm.app import http, metrics, provider, reload, shutdown
 from ccm.app.clients import (
     EVENTS,
+    PERSISTENCE,
     AccountTransports,
     ClientFactory,
     EventRecorders,
@@ -289,7 +290,7 @@ class Daemon:
 
         self._stores = persistence.PersistenceStores(
             self._options.persistence_config,
-            clients.named(persistence.CLIENT),
+            clients.named(PERSISTENCE),
             namespace=self._options.leader_elect_resource_namespace,
             lease=self._options.leader_elect_resource_name,
             record_event=self._election.record_event,

@@ -15,7 +15,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from ccm.app import clients, controllers, options
-from ccm.app.clients import EVENTS, AccountTransports, ClientFactory
+from ccm.app.clients import EVENTS, PERSISTENCE, AccountTransports, ClientFactory
 from ccm.app.health import DaemonState
 from ccm.app.options import gates
 from ccm.app.options.controllers import MANIFESTS
@@ -150,6 +150,7 @@ async def test_controllers_use_their_own_service_accounts_when_enabled(hand: Han
         await clients.named(EVENTS).raw("GET", "/three")
         await clients.lease(10.0).raw("GET", "/four")
         await clients.client(READER).request("GET", "/five")
+        await clients.named(PERSISTENCE).raw("GET", "/six")
 
     asked, *others = server.seen
     assert asked.target.endswith("/kube-system/serviceaccounts/node-controller/token")
@@ -159,6 +160,7 @@ async def test_controllers_use_their_own_service_accounts_when_enabled(hand: Han
         ("/three", "Bearer ours"),
         ("/four", "Bearer ours"),
         ("/five", "Bearer ours"),
+        ("/six", "Bearer ours"),
     ]
     agent = others[0].headers["User-Agent"]
     assert agent.endswith("/system:serviceaccount:kube-system:node-controller")
