@@ -131,6 +131,8 @@ class KubeStore:
         }
         for _ in range(MAX_ATTEMPTS):
             record = await self._read_as_leader(name, entry.epoch)
+            if record is not None and record.body == entry.body:
+                return record.version  # by an attempt whose response was lost
             check_expected(expect, record and record.version)
             with suppress(VersionConflict):
                 return await self._put(name, entry.body, record, metadata)

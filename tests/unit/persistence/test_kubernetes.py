@@ -17,6 +17,7 @@ from ccm.persistence.engine import StoreProvider
 from ccm.persistence.envelope import WriterIdentity
 from ccm.persistence.interface import ABSENT
 from ccm.persistence.kubestore import ANNOTATION, FIELD, LABEL, KubernetesConfig, storage
+from ccm.persistence.objects import place_of
 from ccm.persistence.registry import BackendContext
 from ccm.testing.persistence_harness import ELSEWHERE
 from tests.contract.persistence.cluster import Cluster
@@ -159,6 +160,30 @@ async def test_newer_leader_between_the_check_and_the_write_wins() -> None:
         with pytest.raises(errors.Fenced):
             await old.put_object(instance, thing(by="old again"))
         assert await old.get_all_objects(instance, KIND) == [thing(by="new")]
+
+
+@pytest.mark.parametrize("expects", [True, False])
+async def test_write_that_the_client_repeated_after_its_success_is_no_conflict(
+    expects: bool,
+) -> None:
+    """The API server made the change but responded with 503, so the client repeated the request."""
+
+    class Repeating(Cluster):
+        async def request(self, method: str, path: str, **given: Any) -> bytes:
+            if method in ("PUT", "POST"):
+                await super().request(method, path, **given)
+            return await super().request(method, path, **given)
+
+    cluster = Cluster()
+    async with opened(cluster) as (store, instance):
+        cluster.__class__ = Repeating
+        _, first = await store.put_versioned(instance, thing(), expect=ABSENT)
+        expect = first if expects else None
+        _, second = await store.put_versioned(instance, thing(size=2), expect=expect)
+        assert await store.get_versioned(instance, KIND, place_of(thing()).key) == (
+            thing(size=2),
+            second,
+        )
 
 
 @pytest.mark.parametrize(
