@@ -324,6 +324,20 @@ def test_an_invalid_value_is_refused_with_its_name(
     assert told in output
 
 
+@pytest.mark.parametrize(("mode", "granted"), [("off", False), ("report", True)])
+def test_the_journal_gets_its_permissions_without_a_file(
+    tmp_path: Path, mode: str, granted: bool
+) -> None:
+    """Without `persistence.config` the journal is in ConfigMaps of the Lease's namespace."""
+    objects = list(yaml.safe_load_all(shipped.rendered(tmp_path, {"extraArgs": {"journal": mode}})))
+    named = {(obj["kind"], obj["metadata"]["name"]) for obj in objects if obj}
+    name = "system:cloud-controller-manager:persistence"
+
+    assert (("Role", f"{name}-objects") in named) is granted
+    assert (("ClusterRole", name) in named) is granted
+    assert ("ConfigMap", "cloud-controller-manager-persistence") not in named
+
+
 def test_the_values_schema_lists_all_flags() -> None:
     """Except for flags with which the daemon only prints something and exits."""
     schema = json.loads((CHART / "values.schema.json").read_text())
