@@ -39,9 +39,6 @@ from ccm.persistence.secrets import SECRET_METHODS
 from ccm.serving.health import PASSED, CheckResult, failed
 
 FLAG = "--persistence-config"
-CLIENT = "persistence"
-"""Name of the API client that reads the cluster's UID, and reads and writes stored objects."""
-
 CLUSTER_ID_PATH = "/api/v1/namespaces/kube-system"
 """Path of the namespace whose UID identifies the cluster; the UID never changes."""
 
@@ -59,6 +56,8 @@ _ONE = "kube-ccm uses one storage; a bucket or database can be redundant in itse
 _REMOVED = {
     "write_policy": f"no longer exists, {_ONE}; remove the line",
     "repair_queue": f"no longer exists, {_ONE}; remove the line",
+    "passphrase_files": "no longer exists; use key_files. Secrets sealed with a passphrase cannot "
+    "be read: with the earlier version, put a key file first and wait for its rotation",
 }
 """Settings of earlier versions -> error."""
 
@@ -376,8 +375,9 @@ def _read(file: str) -> PersistenceConfig:
 
 
 def _explain_removed(fault: str) -> str:
-    name = fault.partition(" ")[0]
-    return f"{name} {_REMOVED[name]}" if name in _REMOVED else fault
+    path = fault.partition(" ")[0]
+    name = path.rpartition(".")[2]
+    return f"{path} {_REMOVED[name]}" if name in _REMOVED else fault
 
 
 def _single_entry(given: Mapping[str, Any], place: str) -> tuple[str, dict[str, Any]]:
@@ -398,4 +398,7 @@ def _single_entry(given: Mapping[str, Any], place: str) -> tuple[str, dict[str, 
 
 
 def _settings(declared: type[msgspec.Struct], given: dict[str, Any], where: str) -> Any:
-    return Fields(given, where=where).read(declared)
+    try:
+        return Fields(given, where=where).read(declared)
+    except ConfigError as error:
+        raise ConfigError(*map(_explain_removed, error.faults)) from error

@@ -181,8 +181,8 @@ class GenericFlags:
     )
     persistence_config: str = PERSISTENCE.flag(
         "",
-        "File that configures persistent storage (ccm/persistence/README.md). Empty means none; "
-        "no feature requires it.",
+        "File that configures persistent storage (ccm/persistence/README.md). Empty means "
+        "ConfigMaps of the cluster with --journal, else none.",
     )
     journal: str = PERSISTENCE.flag(
         JOURNAL_DEFAULT,

@@ -259,7 +259,7 @@ async def test_secret_store_is_retried_until_it_opens(
         ),
         (
             ONE + "secrets: {encrypted: {storage: {memory: {}}, passphrase_files: [HERE/key]}}",
-            "encrypted.passphrase_files is unknown",
+            "encrypted.passphrase_files no longer exists; use key_files",
         ),
         (ONE + "when_unavailable: panic\n", "when_unavailable is 'panic'; it must be one of"),
         ("instances: [{s3: {bucket: b-1, endpoint: 'http://x'}}]", "is not encrypted"),
