@@ -232,6 +232,7 @@ class KubeStore:
         sent = None if body is None else msgspec.json.encode(body)
         try:
             answer = await self._requests.request(method, path, query=query, body=sent)
+            decoded: dict[str, Any] = await asyncio.to_thread(msgspec.json.decode, answer)
         except Exception as error:  # noqa: BLE001 - `ApiRequests` declares no error classes
             status = getattr(error, "status", None)
             if status == 404:
@@ -243,7 +244,6 @@ class KubeStore:
                 f"{method} of {self._kind.name}s in the namespace {self.namespace} failed: "
                 f"{status or type(error).__name__}{advice}"
             ) from None
-        decoded: dict[str, Any] = await asyncio.to_thread(msgspec.json.decode, answer)
         return decoded
 
     def _page(self, kind: GVK, items: Sequence[Mapping[str, Any]]) -> Page:

@@ -206,6 +206,21 @@ async def test_refused_request_names_the_resource_and_the_namespace(status: int,
         await store.put_object(instance, thing())
 
 
+async def test_response_that_is_no_json_is_a_temporary_failure() -> None:
+    """A proxy in front of the API server answers with a page of its own."""
+
+    class Page(Cluster):
+        async def request(self, method: str, path: str, **given: Any) -> bytes:
+            return b"<html>"
+
+    cluster = Cluster()
+    async with opened(cluster) as (store, instance):
+        cluster.__class__ = Page
+        with pytest.raises(errors.BackendUnavailable, match="failed: DecodeError"):
+            await store.put_object(instance, thing())
+        assert not (await store.instance_status(instance)).status
+
+
 async def test_absent_namespace_is_named() -> None:
     class WithoutNamespace(Cluster):
         async def request(self, method: str, path: str, **given: Any) -> bytes:
