@@ -94,7 +94,7 @@ class ClusterAccess:
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
         self._balancers = BalancerAccess(context.cloud_client, self._services)
-        self.owners = OwnerReader(lambda role, account: context.cluster(role).client(account))
+        self.owners = OwnerLookup(lambda role, account: context.cluster(role).client(account))
 
     def is_cached(self, owner: Owner) -> bool:
         """Return whether a cache of a running controller contains the owner, with its UID."""

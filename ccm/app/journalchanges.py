@@ -83,7 +83,7 @@ class JournalChanges:
         if isinstance(heir, Service):
             new = await self._transfer(entry, heir, dry_run=change.dry_run)
         elif own.state is not EntryState.REMOVED and own.resource_id != new.resource_id:
-            raise ChangeRefused(
+            raise RefusedChange(
                 f"{describe_owner(new)} has another {entry.resource}, see entry {new.name}; delete "
                 "one of them in the cloud, and drop its entry"
             )

@@ -203,7 +203,7 @@ async def _ask_pod(
             why=f"port-forward to Pod {manager.pod} failed: {error}",
             advice=_FORWARD_RIGHT
             if isinstance(error, errors.Forbidden)
-            else "check the Pod, and the connection of the API server to its node",
+            else "check the Pod, and the connection from the API server to the Pod's node",
         )
 
 

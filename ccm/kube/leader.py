@@ -241,8 +241,8 @@ class LeaseLock:
     async def release(self) -> bool:
         """Release the lease, so that a successor need not wait for its expiry.
 
-        The release is retried without a limit on conflicts, on 5xx, and while the server is
-        unreachable: the caller sets the time limit.
+        After a conflict or a 5xx, and while the server is unreachable, the release is retried
+        without a limit: the caller sets the time limit.
 
         Returns:
             False if this replica does not hold the lease.

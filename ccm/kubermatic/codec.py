@@ -284,9 +284,9 @@ def _fill(text: bytes, name: str) -> bytes:
 
 
 def label_operating_system(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return the spec of a new Machine with the label of its operating system for the Node.
+    """Return the spec of a new Machine, with a label for the Node that names the operating system.
 
-    A label that is set stays; an unknown operating system gets no label.
+    A label that is set already stays; for an unknown operating system, no label is added.
     """
     system = (spec.get("providerSpec", {}).get("value") or {}).get("operatingSystem")
     if system not in tuple(OperatingSystem):

@@ -115,7 +115,9 @@ ORPHANS_DELETED = metrics.counter(
     "ccm_machine_orphans_deleted", "VMs deleted because no Machine owns them."
 )
 PASSES = metrics.counter(
-    "ccm_machine_orphan_passes", "Orphan checks of the VMs of one class, by outcome.", ["outcome"]
+    "ccm_machine_orphan_passes",
+    "Orphan checks by outcome; each covers the VMs of one class.",
+    ["outcome"],
 )
 for _kind in ("ours", "waiting", "held", "stranger"):
     VMS.labels(_kind)

@@ -510,7 +510,9 @@ class Journal:
             page.version = ABSENT
 
     async def _reload(self, page: JournalPage) -> None:
-        """Read a page that another writer changed, or that a write of unknown outcome changed.
+        """Read a page again after a version conflict.
+
+        Another writer changed it, or an earlier write of ours took effect without a response.
 
         Entries in memory are kept: they are newer unless another leader has written.
 

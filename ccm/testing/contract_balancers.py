@@ -108,7 +108,7 @@ class BalancerCases:
             await _check_ensure_is_idempotent(harness, balancer, service, nodes, status)
 
     async def test_source_ranges_limit_who_is_let_in(self, cloud: Cloud, harness: Harness) -> None:
-        """Ensure adds and removes the Service's source ranges in the cloud, or refuses them."""
+        """`ensure_load_balancer` adds and removes the Service's source ranges, or refuses them."""
         balancer = probes.balancer_of(cloud)
         probes.skip_if_opted_out(harness, "no_source_ranges")
         nodes = await probes.nodes(cloud, harness, 1)

@@ -430,7 +430,9 @@ class MachineContract(OpeningCases, MachineFaultCases):
         await machines.delete(identity)
 
         probes.check_error(created, (errors.AlreadyExists,), "creation with a taken name")
-        probes.check_error(status, (errors.NotFound,), "status without a provider ID")
+        probes.check_error(
+            status, (errors.NotFound,), "get_machine_status for a request without a provider ID"
+        )
         same(await machines.vm_provider_ids(), [theirs.provider_id], "VMs in the cloud")
         if whose != "another_machine":
             same(await machines.own_provider_ids(), [], "VMs listed as ours")
@@ -449,7 +451,11 @@ class MachineContract(OpeningCases, MachineFaultCases):
 
         status, vm = await machines.status(identity), await machines.create(identity)
 
-        same(status.provider_id, held.provider_id, "status without a provider ID")
+        same(
+            status.provider_id,
+            held.provider_id,
+            "get_machine_status for a request without a provider ID",
+        )
         same(vm.provider_id, held.provider_id, "provider ID of the creation")
         same(
             [record.identity for record in await machines.list_vms()], [older], "identities listed"

@@ -78,9 +78,9 @@ class CallRecorder(Protocol):
     ) -> AbstractAsyncContextManager[Callable[[object], None]]:
         """Return a context manager for a call that may change cloud resources.
 
-        The block makes the call, and passes its response to the yielded function. An exception in
-        the block is the provider's, not normalized. Entering may raise a CloudError, which prevents
-        the call.
+        The caller makes the call inside the `async with` block, and passes the response to the
+        yielded function. An exception of the block is as it was raised, before the client
+        normalizes it. Entering may raise a CloudError; then the call is not made.
         """
         ...
 

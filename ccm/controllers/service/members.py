@@ -233,7 +233,7 @@ class LoadBalancerMembers:
         cache: the shared informer of nodes.
         by_health: whether unfit nodes lose their membership, because load balancers do not check
             health.
-        holds: reports that nodes missing without a deletion event stay members.
+        holds: records that nodes which left the cache without a deletion event stay members.
         guard: decides whether these nodes stay members.
         about: object of the events which report that these nodes stay members.
     """

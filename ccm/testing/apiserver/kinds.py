@@ -40,8 +40,9 @@ class ServedKind(errors.KindNames):
     """A served kind.
 
     Attributes:
-        selectable: fields for field selectors beside `metadata.name` and `metadata.namespace`:
-            name, paths of the value (the first that is not empty counts), and default.
+        selectable: fields that field selectors may use besides `metadata.name` and
+            `metadata.namespace`. Each is a tuple of the field's name, the paths of its value (the
+            first that is not empty counts), and its default.
         keeps_new_status: whether a create request may set the status.
         is_returned_when_deleted: whether the response to a deletion is the object, not a Status.
     """

@@ -187,7 +187,8 @@ def _set_families(spec: Spec, families: Sequence[str]) -> None:
     if policy != "SingleStack" and len(wanted) == 1 and (selectorless or len(families) > 1):
         wanted.append("IPv4" if wanted[0] == "IPv6" else "IPv6")
     if not selectorless and not set(wanted) <= set(families):
-        raise RefusedError(f"the cluster does not have the IP family {wanted}")
+        missing = ", ".join(family for family in wanted if family not in families)
+        raise RefusedError(f"the cluster has no cluster IPs of family {missing}")
     spec["ipFamilies"] = wanted
 
 

@@ -152,7 +152,8 @@ class _Record(msgspec.Struct, frozen=True):
 class ObjectStore:
     """The collections and the registry of all kinds, and their common revision counter.
 
-    The kind of a stored CustomResourceDefinition is served from the definition's revision on.
+    The kind that a CustomResourceDefinition defines is served as soon as `put`, or the replay of a
+    file, has stored the definition, until the definition is removed.
 
     Args:
         history: number of changes kept per kind for watches.

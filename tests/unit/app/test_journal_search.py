@@ -15,7 +15,7 @@ from ccm.app import health, journal, options
 from ccm.app.controllers import ControllerRunner
 from ccm.app.health import DaemonState
 from ccm.app.journal import DaemonJournal
-from ccm.app.journalchanges import ChangeRefused, JournalChanges
+from ccm.app.journalchanges import JournalChanges, RefusedChange
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import Cloud, Service, Unavailable, default_load_balancer_name
 from ccm.cloud.calls.client import CloudClient
@@ -412,7 +412,7 @@ async def test_adopt_keeps_the_record_of_the_vm_that_the_new_owner_has() -> None
         action="adopt", name=entries[0].name, kind="machine", owner="default/m", dry_run=True
     )
 
-    with pytest.raises(ChangeRefused, match="has another server"):
+    with pytest.raises(RefusedChange, match="has another server"):
         await changes.execute(adoption)
 
     given.put_later(msgspec.structs.replace(entries[1], state=EntryState.REMOVED))
