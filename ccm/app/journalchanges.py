@@ -16,7 +16,7 @@ from ccm.controllers.service.listing import described_service
 from ccm.kube.errors import KubeError
 from ccm.model import Service
 from ccm.persistence.errors import PersistenceError
-from ccm.persistence.journal import EntryState, Journal, JournalEntry, entry_name
+from ccm.persistence.journal import EntryState, Journal, JournalEntry
 from ccm.runtime.journal import LOAD_BALANCER, balancer_entry
 from ccm.runtime.journal_report import ADOPT, DROP, REBUILD, JournalChange
 from ccm.runtime.orphans import describe, describe_owner
@@ -70,48 +70,34 @@ class JournalChanges:
     async def _adopt(self, change: JournalChange) -> list[str]:
         entry = self.journal.entries[change.name]
         former, (namespace, _, name) = entry.owner, change.owner.rpartition("/")
+        if entry.resource != LOAD_BALANCER:
+            # A VM keeps the UID of its former owner: a deletion of the new one would not find it.
+            raise RefusedChange(
+                f"{describe(entry)} is no load balancer, and keeps its owner; delete it in the "
+                "cloud, or keep it and drop the entry"
+            )
         if change.kind != former.kind.lower():
             raise RefusedChange(f"the new owner must be a {former.kind}, like the former one")
         heir = await self.owners.get(replace(former, namespace=namespace, name=name))
-        if heir is None or heir.is_deleting:
+        if not isinstance(heir, Service) or heir.is_deleting:
             raise RefusedChange(f"{former.kind} {change.owner} does not exist, or is being deleted")
         if await self.owners.uid(former) == former.uid:
             raise RefusedChange(f"{describe(entry)} still has its owner {describe_owner(entry)}")
-        owner = replace(former, namespace=namespace, name=name, uid=heir.uid)
-        new = replace(entry, owner=owner, name=entry_name(entry.resource, heir.uid, entry.purpose))
-        own = self.journal.entries.get(new.name, new)
-        if isinstance(heir, Service):
-            new = await self._transfer(entry, heir, dry_run=change.dry_run)
-        elif own.state is not EntryState.REMOVED and own.resource_id != new.resource_id:
-            raise RefusedChange(
-                f"{describe_owner(new)} has another {entry.resource}, see entry {new.name}; delete "
-                "one of them in the cloud, and drop its entry"
-            )
-        if not change.dry_run:
-            await self.journal.put(new)
-            await self.journal.drop([entry.name])
-        return [f"{describe(entry)} now belongs to {describe_owner(new)}, entry {new.name}"]
-
-    async def _transfer(self, entry: JournalEntry, heir: Service, *, dry_run: bool) -> JournalEntry:
-        """Give a load balancer to another Service, and return the new entry.
-
-        Raises:
-            RefusedChange: the resource is no load balancer, or the provider cannot transfer it.
-            CloudError: the call failed.
-        """
         client, method = self.client, LoadBalancerTransfer.transfer_load_balancer
-        is_ours = entry.resource == LOAD_BALANCER and entry.provider == client.name
-        if not (is_ours and client.offers(LoadBalancerTransfer)):
+        if entry.provider != client.name or not client.offers(LoadBalancerTransfer):
             raise RefusedChange(
                 f"provider {client.name} cannot give {describe(entry)} to another Service; delete "
                 "it in the cloud, or keep it and drop the entry"
             )
         new = balancer_entry(client, heir)
-        if not dry_run:
+        if not change.dry_run:
             # The intent is durable before the change, as for a creation.
             await self.journal.put(new)
             await client.call(method, client.cluster_name, described_service(entry), heir)
-        return replace(new, state=EntryState.CREATED, resource_id=new.intended_name)
+            created = replace(new, state=EntryState.CREATED, resource_id=new.intended_name)
+            await self.journal.put(created)
+            await self.journal.drop([entry.name])
+        return [f"{describe(entry)} now belongs to {describe_owner(new)}, entry {new.name}"]
 
     async def _rebuild(self, change: JournalChange) -> list[str]:
         if self.listed is None:

@@ -24,12 +24,12 @@ Shows the daemon's journal: each load balancer and VM that it created, with its 
 Usage: kube-ccm journal list [--watch] [-o table|json]
        kube-ccm journal show NAME [-o table|json]
        kube-ccm journal drop NAME [--dry-run]
-       kube-ccm journal adopt NAME service|machine NAMESPACE/NAME [--dry-run]
+       kube-ccm journal adopt NAME service NAMESPACE/NAME [--dry-run]
        kube-ccm journal rebuild [--dry-run]
 
-drop forgets an entry; its resource is not changed. adopt gives an entry another owner, such as a
-Service that was created anew, and the Service the load balancer, if the provider supports that.
-rebuild adds an entry for each VM and load balancer in the cloud whose owner is known.
+drop forgets an entry; its resource is not changed. adopt gives a load balancer, and its entry, to
+another Service, such as one that was created anew, if the provider supports that. rebuild adds an
+entry for each VM and load balancer in the cloud whose owner is known.
 
 The command connects to the leader's Pod by port-forward, as kube-ccm explain does. Required
 permissions: get of the daemon's path /journal, and post for changes; and in the daemon's namespace
@@ -52,10 +52,10 @@ ACTIONS = {
     "list": "show all entries",
     "show": "show one entry",
     "drop": "forget an entry",
-    "adopt": "give an entry another owner",
+    "adopt": "give a load balancer to another Service",
     "rebuild": "add entries for resources of the cloud",
 }
-_ARGUMENTS = {"show": "NAME", "drop": "NAME", "adopt": "NAME service|machine NAMESPACE/NAME"}
+_ARGUMENTS = {"show": "NAME", "drop": "NAME", "adopt": "NAME service NAMESPACE/NAME"}
 _CHANGES = ("drop", "adopt", "rebuild")
 _WATCH_S = 2.0
 _UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))

@@ -376,8 +376,8 @@ async def test_adopt_is_refused_while_the_owner_exists() -> None:
             assert fault in answer.fault
 
 
-async def test_adopt_keeps_the_record_of_the_vm_that_the_new_owner_has() -> None:
-    """A Machine that was created anew has a VM of its own; its record must not be replaced."""
+async def test_adopt_gives_no_vm_to_another_machine() -> None:
+    """The VM keeps the UID of its former owner, so a deletion of the new one would not find it."""
     entries = [
         JournalEntry(
             name=entry_name("server", uid),
@@ -412,9 +412,7 @@ async def test_adopt_keeps_the_record_of_the_vm_that_the_new_owner_has() -> None
         action="adopt", name=entries[0].name, kind="machine", owner="default/m", dry_run=True
     )
 
-    with pytest.raises(RefusedChange, match="has another server"):
+    with pytest.raises(RefusedChange, match="is no load balancer"):
         await changes.execute(adoption)
-
-    given.put_later(msgspec.structs.replace(entries[1], state=EntryState.REMOVED))
-    assert len(await changes.execute(adoption)) == 1
+    assert set(given.entries) == {one.name for one in entries}
     await given.close()

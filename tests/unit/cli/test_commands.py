@@ -105,7 +105,7 @@ WEB = "machinedeployment/web"
         ("explain node a --address=far:1", "--address needs --ca=FILE"),
         ("explain node a --address=far --insecure", "must be HOST:PORT"),
         ("explain node a --ca=/nowhere --address=far:1", "--ca=/nowhere: cannot be read"),
-        ("journal", "expected list, or show NAME, or drop NAME, or adopt NAME service|machine"),
+        ("journal", "expected list, or show NAME, or drop NAME, or adopt NAME service"),
         ("journal show", "got 'show'"),
         ("journal adopt a service", "got 'adopt a service'"),
         ("journal list --dry-run", "--dry-run needs drop, adopt, rebuild"),
