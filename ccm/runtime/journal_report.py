@@ -27,8 +27,8 @@ class JournalChange(Wire, frozen=True, kw_only=True):
     """Change of the journal that a user requests.
 
     Attributes:
-        action: `DROP` deletes an entry, `ADOPT` gives the entry and its resource another owner,
-            `REBUILD` adds an entry for each listed resource without one.
+        action: `DROP` deletes an entry, `ADOPT` gives a load balancer and its entry to another
+            Service, `REBUILD` adds an entry for each listed resource without one.
         name: name of the entry; empty for `REBUILD`.
         kind: with `ADOPT`, kind of the new owner.
         owner: with `ADOPT`, `NAMESPACE/NAME` of the new owner.

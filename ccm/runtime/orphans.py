@@ -31,6 +31,7 @@ from ccm.model import names
 from ccm.model.times import parse_optional_time
 from ccm.persistence.errors import PersistenceError
 from ccm.persistence.journal import EntryState, Journal, JournalEntry, Owner
+from ccm.runtime.journal import LOAD_BALANCER
 
 SETTLE_S = 900.0
 """Minimum age in seconds of an intent to examine: a creation may run for as long (the longest
@@ -392,10 +393,8 @@ def report_text(orphan: Orphan) -> str:
             f"not be checked: {orphan.look.text}. If it is gone, forget it with `{forget}`"
         )
     heir = ""
-    if orphan.owner is OwnerState.CHANGED:
-        words = (
-            f"{entry.name} {entry.owner.kind.lower()} {entry.owner.namespace}/{entry.owner.name}"
-        )
+    if orphan.owner is OwnerState.CHANGED and entry.resource == LOAD_BALANCER:
+        words = f"{entry.name} service {entry.owner.namespace}/{entry.owner.name}"
         heir = f"give it to that object with `kube-ccm journal adopt {words}`, or "
     return (
         f"The owner {owner} of {describe(entry)} {orphan.owner.value}. If the resource is not "

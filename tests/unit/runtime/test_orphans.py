@@ -28,6 +28,7 @@ from ccm.runtime.orphans import (
     OwnerState,
     SearchSettings,
     may_delete,
+    report_text,
 )
 from ccm.testing.clock import advance
 
@@ -458,3 +459,14 @@ async def test_intents_of_absent_parts_are_dropped_although_their_owner_exists(
     await run(world, hours=1)
     assert list(world.journal.entries) == names[1:]
     assert (world.search.orphans, world.cloud.deleted, world.events) == ({}, [], [])
+
+
+@pytest.mark.row("journal-06")
+@pytest.mark.parametrize(("resource", "adopts"), [("loadbalancer", True), ("server", False)])
+def test_only_a_load_balancer_is_offered_to_the_new_object_of_that_name(
+    resource: str, adopts: bool
+) -> None:
+    entry = structs.replace(ORPHAN.entry, resource=resource)
+    text = report_text(replace(ORPHAN, entry=entry, owner=OwnerState.CHANGED))
+    assert ("journal adopt loadbalancer-1 service default/web" in text) is adopts
+    assert "journal drop loadbalancer-1" in text
