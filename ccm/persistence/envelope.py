@@ -154,3 +154,14 @@ def check_marker(body: bytes, cluster_uid: str, where: str) -> None:
             f"{where}: belongs to the cluster {content.get('clusterUID')}, not to {cluster_uid}; "
             "configure separate storage for each cluster"
         )
+
+
+def epoch_of(marker: bytes) -> int:
+    """Return the epoch in a marker; 0 if the marker is damaged.
+
+    A 0 is safe, because each object is also fenced by the epoch in its envelope.
+    """
+    try:
+        return int(json.loads(marker)["epoch"])
+    except (KeyError, TypeError, ValueError):
+        return 0

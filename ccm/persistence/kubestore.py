@@ -107,7 +107,7 @@ class KubeStore:
             record = await self._read(self._marker)
             marker = record.body if record else envelope.build_marker(claim.cluster_uid)
             envelope.check_marker(marker, claim.cluster_uid, f"{self._kind.name} {self._marker}")
-            check_epoch(_epoch_of(marker), claim.epoch)
+            check_epoch(envelope.epoch_of(marker), claim.epoch)
             body = objects.to_canonical_json({**json.loads(marker), "epoch": claim.epoch})
             with suppress(VersionConflict):
                 await self._put(self._marker, body, record, {})
@@ -177,7 +177,7 @@ class KubeStore:
         """
         record = await self._read(name)
         marker = await self._read(self._marker)
-        check_epoch(_epoch_of(marker.body) if marker else 0, epoch)
+        check_epoch(envelope.epoch_of(marker.body) if marker else 0, epoch)
         if record is not None:
             head = await asyncio.to_thread(envelope.read_head, record.body)
             check_epoch(head.epoch, epoch)
@@ -270,14 +270,6 @@ class KubeStore:
 
 def _digest(*parts: str) -> str:
     return hashlib.sha256("/".join(parts).encode()).hexdigest()[:32]
-
-
-def _epoch_of(marker: bytes) -> int:
-    """Return the epoch in a marker; 0 if it is damaged, because each envelope has one, too."""
-    try:
-        return int(json.loads(marker)["epoch"])
-    except (KeyError, TypeError, ValueError):
-        return 0
 
 
 @backend(config=KubernetesConfig)

@@ -301,7 +301,7 @@ class S3Store:
             stored = await self._get(path)
             marker = stored[0] if stored else envelope.build_marker(claim.cluster_uid)
             envelope.check_marker(marker, claim.cluster_uid, self._name)
-            led = _epoch_of(marker) if stored else -1
+            led = envelope.epoch_of(marker) if stored else -1
             if FENCING in self.capabilities:
                 check_epoch(led, claim.epoch)
             elif stored:
@@ -330,7 +330,7 @@ class S3Store:
             Fenced: a newer leader has claimed the bucket.
         """
         marker = await self._get(f"{self._base}/{objects.MARKER}")
-        check_epoch(_epoch_of(marker[0]) if marker else 0, epoch)
+        check_epoch(envelope.epoch_of(marker[0]) if marker else 0, epoch)
 
     async def _write_conditionally(self, write: _ConditionalWrite) -> Version:
         """Write an entry if the object is unchanged since our read; retry after a conflict.
@@ -531,17 +531,6 @@ def _tombstone(epoch: int) -> StoreEntry:
     version = Version(str(uuid.uuid4()))
     rest = {"format": envelope.FORMAT, "writeId": version, "writer": {"epoch": epoch}}
     return StoreEntry(_TOMBSTONE + json.dumps(rest).encode()[1:], version, epoch)
-
-
-def _epoch_of(marker: bytes) -> int:
-    """Return the epoch in the marker; 0 if the marker is damaged.
-
-    A 0 is safe, because each object is also fenced by the epoch in its envelope.
-    """
-    try:
-        return int(json.loads(marker)["epoch"])
-    except (KeyError, TypeError, ValueError):
-        return 0
 
 
 @backend(config=S3Config)
