@@ -177,7 +177,9 @@ def _manifest(
         "off_by_default": True,
         "lease": _lease,
         "missing_interface": lambda cloud: (
-            "" if cloud.kubermatic is not None else "the provider offers no Kubermatic machines"
+            ""
+            if cloud.kubermatic is not None
+            else "the provider does not implement Kubermatic machines"
         ),
         "metrics_module": "ccm.kubermatic.metrics",
         "controller_module": f"ccm.controllers.{plain}.controller",

@@ -306,7 +306,7 @@ def _manifest(
         # Another program may already manage the objects, and would conflict with this one.
         "off_by_default": True,
         "missing_interface": lambda cloud: (
-            "" if cloud.machines is not None else "the provider offers no machines"
+            "" if cloud.machines is not None else "the provider does not implement machines"
         ),
         "metrics_module": "ccm.machines.metrics",
         "controller_module": f"ccm.controllers.{alias}",

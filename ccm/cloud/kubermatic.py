@@ -919,8 +919,7 @@ class KubermaticDefaults(Protocol):
 
         Raises:
             Unimplemented: the defaults depend on a Secret or ConfigMap.
-            TerminalError: the spec is invalid.
-            CloudError: the spec is invalid.
+            TerminalError, CloudError: the spec is invalid.
         """
 
 

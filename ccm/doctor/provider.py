@@ -154,7 +154,7 @@ async def cloud(case: Case) -> CheckFinding:
             case.listing = await handle.call(Inventory.list_instances)
             return ok(f"the cloud answers: {count(len(case.listing.instances), 'instance')}")
         if case.cloud.instances is None and case.cloud.instances_v1 is None:
-            return warn("not checked: the provider offers no instances")
+            return warn("not checked: the provider does not implement instances")
         nodes = await case.nodes() if case.is_usable("identity") else ()
         if not nodes:
             return warn("not checked: the provider lists no instances, and there is no node")

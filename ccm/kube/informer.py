@@ -423,11 +423,12 @@ class Reflector(Generic[T]):
             self._progress = True
 
     def _record_seen(self, key: str, *, readable: bool) -> None:
-        """Record that a list or an event has an object.
+        """Record that an object occurred in a list or in a watch event.
 
         Args:
             key: key of the object; empty = its name is unreadable.
-            readable: whether the object could be decoded, or is deleted.
+            readable: False if the object could not be decoded; always True for a deletion, which
+                needs only the key.
         """
         if self._unseen is not None:
             self._unseen.discard(key)

@@ -13,7 +13,8 @@ FAILURES = metrics.ScrapedMetric(
     is_counter=True,
 )
 MACHINES = metrics.ScrapedMetric(
-    "machine_controller_machines_total", "Number of Machines, also by labels of the provider."
+    "machine_controller_machines_total",
+    "Number of Machines by kubelet version, provider, operating system and the provider's labels.",
 )
 CREATED = metrics.ScrapedMetric(
     "machine_controller_machine_created", "Creation time of a Machine (Unix time).", ["machine"]

@@ -386,8 +386,8 @@ class HcloudBalancers:
             self._warn(
                 service.reference,
                 names.BALANCER_ADOPTED,
-                f"existing load balancer {name} was adopted; it will be released, not deleted, "
-                "with the Service",
+                f"existing load balancer {name} was adopted; when the Service is deleted, it will "
+                "be released, not deleted",
             )
         return marked
 

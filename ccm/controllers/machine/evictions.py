@@ -293,7 +293,8 @@ class NodeDrain:
         """Wait until the eviction of one of these Pods should be retried.
 
         Returns:
-            Seconds that count against the eviction retries: 0 unless a budget refused the eviction.
+            Seconds of this wait that count towards the time for which budgets may refuse evictions;
+            0 unless a budget refused this one.
         """
         trouble = answer is not EvictionResult.REFUSED
         pause_s = PAUSES_S[answer] if trouble else min(self._interval_s, left_s)

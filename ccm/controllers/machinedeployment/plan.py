@@ -79,9 +79,9 @@ def _seen(machine: Machine) -> tuple[object, ...]:
 
 
 def is_urgent(before: DeploymentStatus, after: DeploymentStatus, patch: Patch) -> bool:
-    """Return whether a status must be written at once: more than its counts changed.
+    """Return whether a status must be written at once because more changed than its counts.
 
-    `patch` writes the status. It lacks conditions if the API group has none.
+    `patch` is the patch that writes the status; it has no conditions if the API group has none.
     """
     known = [
         [(condition.type, condition.status, condition.reason) for condition in status.conditions]

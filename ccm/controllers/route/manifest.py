@@ -106,7 +106,7 @@ def _turned_off(flags: RouteFlags) -> str:
 
 
 def _lacks(cloud: Cloud) -> str:
-    return "" if cloud.routes is not None else "the provider offers no routes"
+    return "" if cloud.routes is not None else "the provider does not implement routes"
 
 
 def _wrong(flags: RouteFlags) -> str:

@@ -509,15 +509,15 @@ def _is_newer(node: Node, other: Node) -> bool:
 
 
 def _is_displaced(node: Node, network: Network, holders: Mapping[str, Node]) -> bool:
-    """Return whether newer nodes have all internal addresses of a node in the IP family of a range.
+    """Return whether newer nodes have all internal addresses of an older node in one IP family.
 
-    If so, the VM of the older node is gone, though its Node may be deleted much later. External
-    addresses and a part of the internal addresses do not count: nodes may share an external
-    address, or the address of a bridge.
+    If so, the VM of the older node is gone, though its Node may be deleted much later. It is not
+    enough that newer nodes have some of these addresses, or its external ones: nodes may share an
+    external address, or the address of a bridge.
 
     Args:
         node: the older node.
-        network: Pod range of the node.
+        network: Pod range of the node, whose IP family is meant.
         holders: see `_address_holders`.
     """
     internal = [

@@ -76,7 +76,9 @@ def _faults(flags: ServiceFlags) -> Iterator[FlagViolation]:
 
 
 def _lacks(cloud: Cloud) -> str:
-    return "" if cloud.load_balancer is not None else "the provider offers no load balancers"
+    return (
+        "" if cloud.load_balancer is not None else "the provider does not implement load balancers"
+    )
 
 
 def _build(context: ControllerContext, flags: ServiceFlags) -> Controller:

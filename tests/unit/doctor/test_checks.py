@@ -715,14 +715,17 @@ async def test_provider_that_fails_to_open_is_reported_with_advice(
 async def test_disabled_controllers_are_reported_with_the_reason(make: Make) -> None:
     none = await provider.controllers(await make("--cluster-cidr=10.0.0.0/8"))
     assert none.message == "no controller can run with these flags"
-    assert "cloud-node-controller is disabled: the provider offers no instances" in none.details
+    assert (
+        "cloud-node-controller is disabled: the provider does not implement instances"
+        in none.details
+    )
 
     offered = MemoryProvider(MemoryApi())
     case = await make("--configure-cloud-routes=false", instances=offered)
 
     assert await provider.controllers(case) == ok(
         "cloud-node-controller, cloud-node-lifecycle-controller",
-        "service-lb-controller is disabled: the provider offers no load balancers",
+        "service-lb-controller is disabled: the provider does not implement load balancers",
         "node-route-controller is disabled: --configure-cloud-routes is false",
     )
 

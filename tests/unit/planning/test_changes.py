@@ -46,7 +46,7 @@ FOUND = Forecast(
     warnings=[
         RecordedEvent(subject=NODE, reason="InitializationFailed", message="no such instance")
     ],
-    left_out={"node-route-controller": "not running: the provider offers no routes"},
+    left_out={"node-route-controller": "not running: the provider does not implement routes"},
     failures=["instance_exists n2: the cloud is down"],
 )
 
@@ -79,6 +79,6 @@ def test_json_plan_contains_the_whole_forecast() -> None:
                 "message": "no such instance",
             }
         ],
-        "leftOut": {"node-route-controller": "not running: the provider offers no routes"},
+        "leftOut": {"node-route-controller": "not running: the provider does not implement routes"},
         "failures": ["instance_exists n2: the cloud is down"],
     }
