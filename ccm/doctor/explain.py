@@ -310,7 +310,7 @@ def state(subject: ObjectFacts) -> str:
         case Node():
             return f"{name} is {'' if obj.ready == names.STATUS_TRUE else 'not '}ready"
         case _ if obj.is_deleting:
-            return f"{name} cannot be deleted yet"
+            return f"{name} is being deleted"
         case Machine():
             vm = f"VM {obj.provider_id}" if obj.provider_id else "no VM"
             return f"{name} has {vm}, phase {obj.phase.value or 'none'}"

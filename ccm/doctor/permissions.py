@@ -174,7 +174,8 @@ class Permission:
         name: name of the only object; empty = all objects.
         account: controller's service account that needs the permission, with
             `--use-service-account-credentials`; empty = the daemon's own account.
-        cluster: role of another cluster; empty = the daemon's cluster.
+        cluster: other cluster for which the permission is needed, such as `CONTROL` or `TARGET`;
+            empty = the daemon's cluster.
         optional: whether the daemon needs the permission for some objects only.
         users: controllers, flags and features that need the permission.
     """

@@ -222,6 +222,6 @@ class Manifest(Generic[F]):
 
 
 def missing_instances(cloud: Cloud) -> str:
-    """Return a message if the provider does not implement instances (for `Manifest.missing_interface`)."""
+    """Return a message if the provider has no instances (for `Manifest.missing_interface`)."""
     has_instances = cloud.instances is not None or cloud.instances_v1 is not None
     return "" if has_instances else "the provider does not implement instances"

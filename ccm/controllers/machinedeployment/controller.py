@@ -443,7 +443,7 @@ class DeploymentWriter:
         self._log.info("old machine set deleted", key=obj.key, machine_set=view.name)
 
     async def delete_sets(self, obj: MachineDeployment, sets: Sequence[MachineSet]) -> None:
-        """Delete all sets of a deployment whose deletion a live read has confirmed.
+        """Delete all sets, after a live read confirmed that their deployment is being deleted.
 
         Raises:
             StaleObject: the deployment is not being deleted, or is another object.

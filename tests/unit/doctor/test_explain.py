@@ -473,7 +473,7 @@ async def test_explain_shows_a_failing_load_balancer_deletion() -> None:
         await advance(30)
 
         said = await stuck.says("service", WEB)
-        assert "cannot be deleted yet: FailedPrecondition: 409 the IP is protected, 30 s" in said
+        assert "is being deleted: FailedPrecondition: 409 the IP is protected, 30 s" in said
 
 
 @pytest.mark.virtual_time
