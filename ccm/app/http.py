@@ -212,7 +212,8 @@ async def _reviewers(
         logger.info("token authentication disabled: no --authentication-kubeconfig")
     if access is None:
         logger.info(
-            "only paths of --authorization-always-allow-paths served: no --authorization-kubeconfig"
+            "without --authorization-kubeconfig, only the paths of "
+            "--authorization-always-allow-paths are served"
         )
     return (
         delegated_auth.client(tokens, "authentication") if tokens else None,

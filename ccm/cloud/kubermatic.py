@@ -666,7 +666,8 @@ def from_kubermatic(
         make: returns a provider that reads config variables with a resolver. It is called for each
             request, as by Kubermatic, so share clients and rate limits between the providers.
         names: values of `cloudProvider` that the provider serves; at least one.
-        environ: environment variables for config variables; None = none.
+        environ: environment variables that replace values which a provider spec leaves out;
+            None = no variables.
 
     Raises:
         ValueError: `names` is empty, or a text.

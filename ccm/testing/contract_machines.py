@@ -198,9 +198,9 @@ class MachineFaultCases:
     async def test_each_request_has_its_own_credentials(self, machines: Machines) -> None:
         """Credentials of one request are never used for another request.
 
-        The case makes the values of all keys invalid whose names indicate a secret, such as
-        `token`. Without such keys, it makes one value after the other invalid: the driver must
-        refuse at least one of these attempts.
+        The case replaces the values of all keys whose names indicate a secret, such as `token`;
+        the driver must refuse these credentials. If there is no such key, it replaces the value of
+        one key at a time; the driver must refuse at least one of these attempts.
         """
         identity = machines.identity()
         vm = await machines.create(identity)

@@ -79,8 +79,9 @@ class CallRecorder(Protocol):
         """Return a context manager for a call that may change cloud resources.
 
         The caller makes the call inside the `async with` block, and passes the response to the
-        yielded function. An exception of the block is as it was raised, before the client
-        normalizes it. Entering may raise a CloudError; then the call is not made.
+        yielded function. If the block raises, the context manager gets the exception as the
+        provider raised it, before the client normalizes it. Entering may raise a CloudError; then
+        the call is not made.
         """
         ...
 

@@ -96,12 +96,13 @@ class NodeCounts:
         foreign: nodes with such a provider ID, and nodes that the node selector excludes.
         settled: nodes with status SETTLED, whose answers show whether the cloud's denials are
             plausible.
-        denied: settled nodes that are denied, or not ready and without an answer.
+        denied: settled nodes that the cloud denies, and settled nodes that are not ready and have
+            no answer, since the cloud may deny them next.
         ready_denied: settled nodes that are denied although they are ready.
         confirmed: settled nodes whose instance exists according to the cloud.
         unasked: settled nodes without an answer.
-        new_denied: denied nodes with status NEW.
-        doubted: denied nodes that are not ready, of any status.
+        new_denied: nodes with status NEW that the cloud denies.
+        doubted: nodes of any status that the cloud denies and that are not ready.
     """
 
     ours: int = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -543,8 +543,28 @@ async def test_server_clock_is_corrected_by_later_responses() -> None:
     assert told.now() == TOLD + timedelta(hours=2)
 
 
-def _metric(name: str, **labels: str) -> float:
-    return REGISTRY.get_sample_value(name, labels) or 0.0
+Growth = Callable[..., float]
+
+
+@pytest.fixture
+def growth(server: Server) -> Growth:
+    """Return a function that returns the growth of a metric of the server's address.
+
+    Not the value: a server of an earlier test in this process may have had the same port.
+    """
+    host = server.url.removeprefix("http://")
+    before = {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for metric in REGISTRY.collect()
+        for sample in metric.samples
+    }
+
+    def grown(name: str, **labels: str) -> float:
+        labels["host"] = host
+        value = REGISTRY.get_sample_value(name, labels) or 0.0
+        return value - before.get((name, frozenset(labels.items())), 0.0)
+
+    return grown
 
 
 async def test_request_arrives_with_path_query_body_and_headers(server: Server) -> None:
@@ -602,18 +622,16 @@ async def test_proxy_environment_variables_are_ignored(
 
 
 async def test_too_many_requests_is_retried_after_the_given_delay(
-    hand: HandClock, server: Server
+    hand: HandClock, server: Server, growth: Growth
 ) -> None:
     server.will(refuses(429, "TooManyRequests", Retry_After="1"))
-    host = server.url.removeprefix("http://")
     await server.transport.do("PATCH", "/x", body=b"{}")
 
     assert hand.naps == [1]
     assert [seen.body for seen in server.seen] == [b"{}", b"{}"]
-    assert _metric("rest_client_requests_total", code="429", method="PATCH", host=host) == 1
-    assert _metric("rest_client_requests_total", code="200", method="PATCH", host=host) == 1
-    retries = _metric("rest_client_request_retries_total", code="200", verb="PATCH", host=host)
-    assert retries == 1
+    assert growth("rest_client_requests_total", code="429", method="PATCH") == 1
+    assert growth("rest_client_requests_total", code="200", method="PATCH") == 1
+    assert growth("rest_client_request_retries_total", code="200", verb="PATCH") == 1
 
 
 async def test_request_fails_after_ten_retries(hand: HandClock, server: Server) -> None:
@@ -644,16 +662,14 @@ async def test_each_attempt_takes_a_rate_limiter_token(hand: HandClock, server: 
     assert hand.naps == [1, pytest.approx(9)]
 
 
-async def test_request_durations_and_sizes_are_measured(server: Server) -> None:
+async def test_request_durations_and_sizes_are_measured(server: Server, growth: Growth) -> None:
     server.will(sends(b"12345"))
-    host = server.url.removeprefix("http://")
     await server.transport.do("POST", "/x", body=b"abc")
 
-    labels = {"verb": "POST", "host": host}
-    assert _metric("rest_client_request_duration_seconds_count", **labels) == 1
-    assert _metric("rest_client_rate_limiter_duration_seconds_count", **labels) == 1
-    assert _metric("rest_client_request_size_bytes_sum", **labels) == 3
-    assert _metric("rest_client_response_size_bytes_sum", **labels) == 5
+    assert growth("rest_client_request_duration_seconds_count", verb="POST") == 1
+    assert growth("rest_client_rate_limiter_duration_seconds_count", verb="POST") == 1
+    assert growth("rest_client_request_size_bytes_sum", verb="POST") == 3
+    assert growth("rest_client_response_size_bytes_sum", verb="POST") == 5
 
 
 @pytest.mark.usefixtures("hand")
