@@ -102,7 +102,7 @@ class EventCorrelator:
         self._buckets: OrderedDict[Hashable, Bucket] = OrderedDict()
 
     def correlate(self, event: Event, now: datetime) -> EventWrite | None:
-        """Return the write for an event with count 1 (`stamp`); None = drop the event as spam."""
+        """Return what to write for a new event, which `stamp` has built; None = drop it as spam."""
         origin = _origin(event)
         event, key = self._combine(event, origin, now)
         counted, repeated = self._count(event, key)
