@@ -649,7 +649,7 @@ def _is_held_by_another(case: Case, lease: Any) -> bool:
 
 
 def _is_managers(case: Case, lease: Any) -> bool:
-    """Return whether the name of a Lease, or of its last writer, is that of a controller manager."""
+    """Return whether the name of a Lease or of its last writer is that of a controller manager."""
     # Machine commands have their Leases in the namespace of their Machines; ignore others.
     is_near = get_text_field(lease, "metadata.namespace") == case.options.namespace
     words = (_renewed_by(lease), get_text_field(lease, "metadata.name"))
