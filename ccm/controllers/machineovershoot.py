@@ -58,10 +58,10 @@ class SetState:
     """A set and its machines.
 
     Attributes:
-        count: number of its machines that have all labels of its template, including machines that
-            are being deleted.
+        count: number of machines of the set that have all labels of the set's template, including
+            machines that are being deleted.
         replicas: desired number of machines of the set.
-        most: sum of replicas and surge of its deployment; None = the set has no deployment.
+        most: sum of replicas and surge of the set's deployment; None = the set has no deployment.
         is_frozen: whether the set has the label `freeze`, so that it creates no machines.
         has_condition: whether the condition `Frozen` agrees with `is_frozen`.
         wants_unfreeze: whether a user requests to unfreeze the set.
@@ -90,7 +90,8 @@ class FreezeAction(Enum):
     UNFREEZE = "unfreeze"
     """The set has few enough machines to be unfrozen."""
     UNFREEZE_REQUESTED = "unfreeze on request"
-    """A user requests to unfreeze the set. The next new machine may freeze it again."""
+    """A user requests to unfreeze the set. The next new machine or the next periodic reconcile may
+    freeze the set again."""
 
 
 def limits(stock: SetState, margins: Margins) -> tuple[int, int]:
@@ -253,7 +254,7 @@ class MachineOvershootController:
     ) -> Patch | None:
         """Return the patch of the condition `Frozen`; None = the condition agrees already.
 
-        An existing condition keeps its reason and message.
+        A condition that agrees keeps its reason and message.
         """
         if _has_matching_condition(obj, frozen=frozen):
             return None

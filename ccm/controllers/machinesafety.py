@@ -46,7 +46,7 @@ SOON_S = 5.0
 """Delay in seconds of a pass after the deletion of a Machine, to collect further deletions."""
 
 AGAIN_S = 60.0
-"""Seconds until the next pass if VMs of a driver that finds VMs by name only may be orphans. The
+"""Seconds until the next pass while orphans may be left, if the driver finds VMs by name only. The
 more time passes, the more likely another owner creates a VM with the name of a deleted Machine."""
 
 JITTER = 0.1
@@ -311,7 +311,7 @@ class MachineSafetyController:
 def _ignored_vms(
     judgement: OrphanCandidates, decision: OrphanDecision, namespace: str
 ) -> Iterator[tuple[str, str]]:
-    """Yield texts about VMs that are not deleted, each with the reason of its event."""
+    """Yield text and reason of each event about VMs that are not deleted."""
     if decision.over_limit:
         text = (
             f"{len(decision.to_delete) + len(decision.over_limit)} VMs of this cluster belong to "
@@ -373,7 +373,7 @@ def _node_patch(
 
     Args:
         node: the node.
-        machines: Machines that have the node's name.
+        machines: Machines whose `node_name` is the name of the node.
         now: the time.
         settings: names and settings.
     """

@@ -35,7 +35,7 @@ class NodeCSRApprover:
     """The approver of kubelets' serving certificates.
 
     Args:
-        caches: caches of the machine controllers; ready.
+        caches: caches of the machine controllers; they are ready.
         requests: informer of all CertificateSigningRequests.
         client: client of the cluster that the nodes join.
         signer: name of the signer of kubelets' serving certificates.
@@ -54,7 +54,7 @@ class NodeCSRApprover:
         resource = client.resource(CERTIFICATE_REQUESTS)
         self._write = ObjectWriter(resource, strategic=False)
         self._by_node: dict[str, set[str]] = {}
-        """Name of a node -> keys of the Machines that name it."""
+        """Name of a node -> keys of the Machines with this node name."""
         self._pending: dict[str, set[str]] = {}
         """Name of a user -> names of its pending requests."""
         self._log = log.logger(NAME)
@@ -131,7 +131,7 @@ class NodeCSRApprover:
 
 
 def _update(index: dict[str, set[str]], name: str, key: str, *, is_gone: bool) -> None:
-    """Add a key to an entry of an index, or remove it."""
+    """Add a key to the entry `name` of an index, or remove the key from the entry."""
     keys = index.setdefault(name, set())
     if is_gone:
         keys.discard(key)

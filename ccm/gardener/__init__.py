@@ -1,4 +1,4 @@
-"""API group of Gardener's machine-controller-manager (MCM), compatible with its other users.
+"""API group of Gardener's machine-controller-manager (MCM), compatible with MCM and other programs.
 
 Only this package contains the group's names (`names`), the wire types of Machine, MachineSet,
 MachineDeployment and MachineClass (`types`), and their CustomResourceDefinitions (`crds`).

@@ -67,8 +67,8 @@ class MachineContext:
         rng: source of jitter.
 
     Attributes:
-        creations_ended: UID of a machine -> event loop time at which the last call ended that may
-            have created its VM.
+        creations_ended: UID of a machine -> event loop time at which its last `create_machine`
+            call ended.
         wake: requeues machines by their keys; set by the controller.
     """
 
@@ -146,7 +146,7 @@ class MachineContext:
         return await self.save(machine, lambda obj: annotations_patch(obj, note))
 
     async def _migrate_vm(self, machine: Machine, machine_class: ResolvedClass) -> None:
-        """Let the VM with the machine's former UID carry the present one.
+        """Replace the machine's former UID in the label of its VM by the present UID.
 
         Raises:
             FailedPrecondition: the former UID is invalid, or that of another Machine; or the

@@ -62,8 +62,10 @@ class MachineController:
         events: recorder of events.
         turns: maximum number of machines that each of the two queues processes concurrently, not
             counting machines that wait for the cloud (--machine-concurrent-syncs).
-        check_period_s: `period_s` of `Freezer`; the default is that of the flag (Gardener's MCM).
-        check_timeout_s: `timeout_s` of `Freezer`; the default is that of the flag (Gardener's MCM).
+        check_period_s: `period_s` of `Freezer`; same default as
+            `--machine-safety-apiserver-statuscheck-period` (Gardener's MCM).
+        check_timeout_s: `timeout_s` of `Freezer`; same default as
+            `--machine-safety-apiserver-statuscheck-timeout` (Gardener's MCM).
         rng: source of jitter.
     """
 

@@ -102,7 +102,7 @@ class CreateFlow:
         write.
 
         Returns:
-            Result of the pass if it ends here; None = the VM is stored.
+            Result of the pass if it ends here; None = provider ID and node name are stored.
         """
         settings = self._settings
         while True:
@@ -209,7 +209,7 @@ class CreateFlow:
         return creation.match_named(listing.records, status, machine, adopt_unmarked=adopts)
 
     async def _confirmed_vm(self, listing: VMListing) -> MachineRecord | None:
-        """Return the VM of the stored provider ID; None = missing, or owner not confirmed."""
+        """Return the VM with the stored provider ID; None = missing, or owner not confirmed."""
         machine = self.machine
         if not await self._without_slot(self._vms.confirm(machine, self._machine_class)):
             return None

@@ -293,8 +293,8 @@ class NodeDrain:
         """Wait until the eviction of one of these Pods should be retried.
 
         Returns:
-            Seconds of this wait that count towards the time for which budgets may refuse evictions;
-            0 unless a budget refused this one.
+            Seconds of this wait that count towards the limit of refusals by budgets
+            (`_max_refusal_s`); 0 if `answer` is another failure than a refusal.
         """
         trouble = answer is not EvictionResult.REFUSED
         pause_s = PAUSES_S[answer] if trouble else min(self._interval_s, left_s)

@@ -19,7 +19,7 @@ from ccm.model.patches import StaleObject
 from ccm.runtime.writer import PatchStep
 
 PROBE = "kube-ccm-probe"
-"""Name of an object that does not exist, which the checks read: a response NotFound proves that the
+"""Name of the object that the checks read. It does not exist: a response NotFound proves that the
 server is reachable."""
 
 

@@ -61,10 +61,10 @@ _WITHOUT_NODE = (Phase.PENDING, Phase.UNKNOWN)
 """Phases of a machine whose node is missing, or not ready."""
 
 VM_CHECK_S = 10.0
-"""Seconds between two queries for the VM of a machine whose node is missing or unhealthy; also the
+"""Seconds between two queries for the VM of a machine whose node is missing or unhealthy. Also the
 minimum seconds between the two NotFound responses that confirm that the VM is gone, and from the
-creation of a VM to the first query. Source: Kubermatic's machine-controller, which queries at
-this interval."""
+start of the phase Pending to the first query. Source: Kubermatic's machine-controller, which
+queries at this interval."""
 
 
 class HealthReconciler:
@@ -161,12 +161,12 @@ class HealthReconciler:
         return outcome
 
     async def _find_vm(self, machine: Machine) -> tuple[MachineInfo | None, bool]:
-        """Return the machine's VM, or None, and whether it is gone.
+        """Return the machine's VM, or None; and whether the VM is gone.
 
-        The VM is gone if two queries, `VM_CHECK_S` apart, did not find it. It is queried only if
-        the listing of its class does not show it: machines that wait at the same time share one
-        listing. If the cloud shows the VM, or a call fails with another error than NotFound, two
-        new queries are needed.
+        The listing of the class comes first, because machines that wait at the same time share it.
+        Only a VM that is not in the listing is queried. The VM is gone if two queries, `VM_CHECK_S`
+        apart, did not find it. If the cloud shows the VM, or a call fails with another error than
+        NotFound, two new queries are needed.
         """
         machine_class, now = self._caches.class_of(machine), clock.monotonic()
         since = self._context.creations_ended.get(machine.uid, float("-inf"))
@@ -299,8 +299,8 @@ class HealthReconciler:
             return True
         if not deletion.is_its_node(machine, node):
             message = (
-                f"node {node.name} has another provider ID than this machine, {node.provider_id}, "
-                "and was not changed"
+                f"node {node.name} has provider ID {node.provider_id}, which is not that of this "
+                "machine, and was not changed"
             )
             self._context.record_event(machine, WARNING, reasons.REASON_VM_NOT_OWNED, message)
             return False
@@ -335,7 +335,7 @@ class HealthReconciler:
         return written.obj
 
     async def _delete_with_node(self, machine: Machine, cached: Node) -> None:
-        """Delete a machine whose node is being deleted, according to a live read of the node."""
+        """Delete a machine if a live read confirms that its node is being deleted."""
         try:
             node = await self._nodes.get(cached.name)
         except NotFound:

@@ -61,7 +61,7 @@ _STARTED = DrainProgress(state=DrainState.RUNNING, message="")
 
 
 class TerminationQueue:
-    """Machines that are being deleted.
+    """Work queue of the machines that are being deleted.
 
     Args:
         context: shared objects of the machine controller.
@@ -203,7 +203,7 @@ class DeleteFlow:
         """Run stages until one has to wait.
 
         Args:
-            machine: the machine as cached.
+            machine: the newest known version of the machine.
             turn: concurrency slot, released during cloud calls.
             wake: called on progress of the drain.
 

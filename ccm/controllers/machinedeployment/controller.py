@@ -52,8 +52,8 @@ RESYNC_S = 600.0
 """Resync period of a deployment (Gardener's MCM)."""
 
 STATUS_PAUSE_S = 2.0
-"""Minimum seconds between two status writes of a deployment that only change counts: many machines
-change at about the same time."""
+"""Minimum seconds between two status writes of a deployment if only counts have changed: many
+machines change at about the same time."""
 
 GATHER_S = 0.1
 """Delay of a pass in seconds, to collect changes of machines and sets, because a pass checks all

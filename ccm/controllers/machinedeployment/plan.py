@@ -110,10 +110,10 @@ def rollback_event(rollback: Rollback, obj: MachineDeployment) -> DeploymentEven
 
 
 def invalid_event(status: DeploymentStatus, *, selects_all: bool) -> DeploymentEvent | None:
-    """Return the event about an invalid deployment; None = the status lacks the condition.
+    """Return the event about an invalid deployment; None = no condition Progressing in the status.
 
     Args:
-        status: status with the condition Progressing and its reason.
+        status: status whose condition Progressing has the reason and message of the event.
         selects_all: whether the selector of the deployment is empty.
     """
     condition = status.condition(progress.PROGRESSING)

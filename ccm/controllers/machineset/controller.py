@@ -62,8 +62,8 @@ AGAIN_S = 1.0
 time to show the change."""
 
 STATUS_PAUSE_S = 2.0
-"""Minimum seconds between two status writes of a set, unless its deployment waits for the status:
-many machines change one by one at about the same time."""
+"""Minimum seconds between two status writes of a set: many machines change one by one at about the
+same time. A status for which the deployment waits is written at once."""
 
 
 class MachineSetController:

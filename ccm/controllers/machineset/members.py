@@ -44,7 +44,7 @@ _SUFFIX = 5
 
 _NAME_ROOM = 58
 """Maximum length of the part of a machine's name before the suffix, as for `generateName` in the
-API server: the set's name, which is cut, and a hyphen."""
+API server: the set's name, which is cut if it is too long, and a hyphen."""
 
 _log = log.logger("machineset")
 
@@ -146,7 +146,7 @@ class MachineManager:
         _log.info("machine created", key=owner.key, machine=f"{namespace}/{name}")
 
     def _claimed(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Add to the body of a new machine the metadata that the machine controller needs.
+        """Return the body of a new machine with the metadata that the machine controller needs.
 
         A body that cannot be decoded is returned unchanged: the API server will report the fault.
         """
@@ -337,7 +337,7 @@ class Memories:
         """End the back-off of sets whose last failure differs from the result of a creation.
 
         Args:
-            class_name: class of the created machine.
+            class_name: class of the machine.
             code: code of the cloud's error; empty = the VM was created.
             text: text of the error.
 

@@ -161,8 +161,8 @@ def operation_text(kind: OperationType, machines: Sequence[str]) -> str:
 def is_awaited(before: SetStatus, after: SetStatus) -> bool:
     """Return whether a deployment may wait for a status of its set.
 
-    The deployment waits until a set has observed its replicas, or is empty. The deployment
-    controller computes all other counts itself.
+    The deployment waits until the status is about the set's newest spec, or until the set is empty.
+    The deployment controller computes all other counts itself.
     """
     return before.observed < after.observed or bool(before.replicas and not after.replicas)
 

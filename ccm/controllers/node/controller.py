@@ -45,7 +45,7 @@ BACK_OFF_CAP_S = 30.0
 node. This controller ignores heartbeats, so its back-off must stay short."""
 
 NEW_NODE_S = 900.0
-"""Age in seconds below which a rejected node is retried sooner.
+"""Age in seconds of a node below which slow retries (`Retry.SLOW`) have shorter delays.
 
 The cloud may not report all properties of a new instance yet."""
 
@@ -270,7 +270,7 @@ class NodeController:
         return "updated"
 
     def _require_session(self, provider_session: int) -> None:
-        """Raise StaleObject if the provider was reopened since this session."""
+        """Raise StaleObject if the provider was reopened after this session."""
         if self._lookup.provider_session != provider_session:
             raise StaleObject
 

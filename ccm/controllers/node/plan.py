@@ -44,7 +44,7 @@ def complete_metadata(
     schemes: Collection[str],
     others: Collection[str],
 ) -> InstanceMetadata:
-    """Check the metadata; return them with the node's provider ID if the cloud returned no ID.
+    """Check the metadata; return it, with the node's provider ID if the cloud returned no ID.
 
     Args:
         node: the node to initialise.
@@ -189,7 +189,7 @@ def initialization(node: Node, metadata: InstanceMetadata) -> tuple[Patch, Seque
     resourceVersion as a precondition.
 
     Raises:
-        Rejected: the metadata contain a label that the API server would refuse.
+        Rejected: the metadata contains a label that the API server would refuse.
     """
     wanted, warnings = desired_labels(node, metadata)
     faults = [
@@ -255,9 +255,10 @@ def label_patch(node: Node) -> Patch | None:
 def needs_sync(old: Node | None, new: Node) -> bool:
     """Return whether a change of the node needs a reconcile at once.
 
-    An uninitialised node needs a reconcile only if its UID, spec, labels or annotations changed, or
-    during a resync. Status heartbeats must not override a back-off. `Deviation:` the Go controller
-    queues every update.
+    An initialised node needs a reconcile only if its stable labels are outdated. An uninitialised
+    node needs a reconcile only if its UID, spec, labels or annotations changed, or during a resync.
+    Status heartbeats must not override a back-off. `Deviation:` the Go controller queues every
+    update.
 
     Args:
         old: the node before the change; None = a new node; `new` itself during a resync.

@@ -211,7 +211,7 @@ class NodeLifecycleController:
         return max(0.0, due - clock.monotonic())
 
     def decision(self, node: Node) -> plan.NodeDecision | None:
-        """Return the current decision; None: there is no answer of the cloud yet.
+        """Return the current decision; None = there is no answer of the cloud yet.
 
         A reported block, such as by the deletion limit, is returned until the controller decides
         again.

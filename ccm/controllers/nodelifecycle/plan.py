@@ -28,7 +28,8 @@ SHUTDOWN_TAINT = Taint(key=names.TAINT_SHUTDOWN, effect=names.EFFECT_NO_SCHEDULE
 LIMIT_WINDOW_S = 600.0
 """Window of the deletion limit, in seconds.
 
-If the cloud wrongly denies all nodes, an administrator can notice after a few deletions."""
+If the cloud wrongly reports all instances missing, an administrator can notice after a few
+deletions."""
 
 MIN_LIMIT, LIMIT_SHARE = 10, 10
 """Default deletion limit: the larger of `MIN_LIMIT` and 1/`LIMIT_SHARE` of the managed nodes."""
@@ -39,17 +40,19 @@ MIN_AGE_INITIALISING_S = 300.0
 The cloud may not report a new instance yet."""
 
 NEW_DENIED_S = 900.0
-"""Seconds of denial before an uninitialised node without provider ID is deleted.
+"""Seconds for which the cloud must report the instance missing before an uninitialised node without
+a provider ID is deleted.
 
 The cloud may not report the node's instance by name yet."""
 
 MASS_DENIAL_MIN = 3
 MASS_DENIAL_SHARE = 3
-"""Denials are implausible if they exceed both `MASS_DENIAL_MIN` nodes and 1/`MASS_DENIAL_SHARE` of
-all settled nodes (see `NodeCounts`)."""
+"""The cloud's answers are implausible if `NodeCounts.denied` exceeds both `MASS_DENIAL_MIN` and
+1/`MASS_DENIAL_SHARE` of `NodeCounts.settled`."""
 
 MASS_DENIAL_TRUST_S = 1800.0
-"""Seconds of denial after which `MASS_DENIAL` and `UNWITNESSED` no longer block a deletion.
+"""Seconds for which the cloud must report an instance missing until `Reason.MASS_DENIAL` and
+`Reason.UNWITNESSED` no longer block the deletion of its node.
 
 The loss of many instances may be real, and must not block deletions forever."""
 
@@ -94,15 +97,16 @@ class NodeCounts:
         ours: all nodes that are not foreign.
         foreign_ids: nodes with a provider ID of another cloud or manager.
         foreign: nodes with such a provider ID, and nodes that the node selector excludes.
-        settled: nodes with status SETTLED, whose answers show whether the cloud's denials are
-            plausible.
-        denied: settled nodes that the cloud denies, and settled nodes that are not ready and have
-            no answer, since the cloud may deny them next.
-        ready_denied: settled nodes that are denied although they are ready.
+        settled: nodes with status SETTLED; the next four fields count only these.
+        denied: settled nodes whose instance does not exist according to the cloud, and settled
+            nodes that are not ready and have no answer: their instances may be missing too.
+        ready_denied: settled nodes that are ready, although their instance does not exist according
+            to the cloud.
         confirmed: settled nodes whose instance exists according to the cloud.
         unasked: settled nodes without an answer.
-        new_denied: nodes with status NEW that the cloud denies.
-        doubted: nodes of any status that the cloud denies and that are not ready.
+        new_denied: nodes with status NEW whose instance does not exist according to the cloud.
+        doubted: nodes of any status that are not ready and whose instance does not exist according
+            to the cloud.
     """
 
     ours: int = 0
@@ -169,11 +173,13 @@ class DeletionRules:
 
     Attributes:
         ownership: which nodes belong to this daemon.
-        period_s: minimum seconds between the first denial and the second query that confirms it.
+        period_s: minimum seconds from the first answer that an instance does not exist to the
+            second query.
         min_age_s: minimum age in seconds of a node to delete; 0 = any age.
         limit: maximum deletions in `LIMIT_WINDOW_S`; 0 = no limit, None = see `MIN_LIMIT`.
-        allow_mass: trust the cloud regardless of the number of nodes it denies.
-        reference: behave like the Go controller: one denial is enough, and nothing is blocked.
+        allow_mass: trust the cloud regardless of the number of missing instances.
+        reference: behave like the Go controller: one answer that the instance does not exist is
+            enough, and nothing is blocked.
     """
 
     ownership: NodeOwnership
@@ -217,7 +223,7 @@ class NodeDecision:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether a guard blocks the deletion of a node that the cloud denies."""
+        """Whether a guard blocks the deletion of a node whose instance seems gone."""
         return self.action is NodeAction.HOLD and self.reason is not Reason.DELETING
 
 
@@ -249,7 +255,7 @@ def decide(
 
 
 def _block_reason(node: Node, facts: NodeFacts, rules: DeletionRules) -> Reason | None:
-    """Return why the deletion of a denied node is blocked; None = it is not blocked."""
+    """Return why the deletion of a node without an instance is blocked; None = it is not."""
     waits_with_id = bool(node.provider_id) and is_uninitialized(node)
     if facts.age_s < max(rules.min_age_s, MIN_AGE_INITIALISING_S if waits_with_id else 0.0):
         return Reason.YOUNG
@@ -269,7 +275,7 @@ def _block_reason(node: Node, facts: NodeFacts, rules: DeletionRules) -> Reason 
 
 
 def _distrust_reason(evidence: AnswerSeries, tally: NodeCounts) -> Reason | None:
-    """Return why the cloud's denials are implausible; None = they are plausible."""
+    """Return why the cloud's answers are implausible; None = they are plausible."""
     is_patient = evidence.lasted_s >= MASS_DENIAL_TRUST_S
     if tally.denied > MASS_DENIAL_MIN and tally.denied * MASS_DENIAL_SHARE > tally.settled:
         if not tally.confirmed:
@@ -345,7 +351,7 @@ def taint_patch(node: Node, state: InstanceState | None) -> Patch | None:
 
 
 class OwnershipStatus(Enum):
-    """Relation of a node to this daemon; only SETTLED nodes show whether denials are plausible."""
+    """Relation of a node to this daemon; only SETTLED nodes can be witnesses."""
 
     FOREIGN_ID = "of another cloud"
     OUTSIDE = "not selected"
@@ -495,13 +501,13 @@ class NodeObservations:
         return self._tally
 
     def witnesses(self, now: float) -> Sequence[str]:
-        """Return the names of the witnesses for this pass; empty if no node is `doubted`.
+        """Return the names of the witnesses for this pass; empty if `NodeCounts.doubted` is 0.
 
-        A cloud that confirms the instance of a witness knows this cluster. While a ready node is
-        confirmed, it is the only witness. Otherwise there is one witness more than there are denied
-        ready nodes, but at most `MAX_WITNESSES`. No witness is needed if a settled node that is not
-        ready is confirmed. When no node is `doubted` any more, the answers about ready nodes are
-        dropped.
+        A witness is a settled ready node, queried to check whether the cloud knows this cluster. A
+        ready node whose instance exists according to the cloud is the only witness. If there is
+        none, the number of witnesses is `NodeCounts.ready_denied` + 1, at most `MAX_WITNESSES`. No
+        witness is needed if the instance of a settled node that is not ready exists. When `doubted`
+        is 0 again, the answers about ready nodes are dropped.
         """
         if not self.counts().doubted:
             if any(

@@ -41,7 +41,7 @@ QUEUE_KEY = "routes"
 """The only key of the queue (Go controller)."""
 
 LISTING_BACKOFF = ExponentialBackoff(base_s=1.0, cap_s=60.0, jitter=0.1)
-"""Delays after failed listings, which reduce the load on a failing cloud.
+"""Delays after failed listings, to reduce the load on a failing cloud.
 
 At most a minute, because no route can change without a listing."""
 
@@ -59,8 +59,8 @@ class RouteController:
         ranges: the cluster's Pod ranges, see `ccm.model.cidr.parse_ranges`.
         ownership: which nodes belong to this daemon; other nodes and routes to them are ignored.
         events: event recorder.
-        settings: numbers and periods.
-        record: deletion record; the annotation on its ConfigMap allows mass deletions. None =
+        settings: limits, periods and options.
+        record: deletion record; an annotation on its ConfigMap allows mass deletions. None =
             blocked deletions are not recorded.
         rng: source of jitter.
     """
@@ -141,7 +141,7 @@ class RouteController:
     def pause_s(self, node: Node) -> float | None:
         """Return the seconds until a failed creation of a route to the node is retried.
 
-        None: no creation failed.
+        None = no failed creation is delayed.
         """
         ends = [
             end

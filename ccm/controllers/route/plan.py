@@ -1,9 +1,9 @@
 """Plan of route changes: missing routes, superfluous routes, and their order. No I/O.
 
 Only `compare` decides whether to delete a route. It selects only routes within the cluster's Pod
-ranges. Such a route is superfluous if its target node lacks the Pod range, or if it does not work
-for the node (no target, wrong addresses), or if it is a duplicate. Ranges are compared as networks,
-never as text.
+ranges. Such a route is superfluous if it leads to no node that has its range, if its target
+addresses are wrong, or if it is a duplicate (see `DeletionReason`). Ranges are compared as
+networks, never as text.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ CHUNK = 500
 """Routes or nodes processed before other tasks can run: a few milliseconds of work."""
 
 CallKey = tuple[str, ...]
-"""Identifier of a call in the back-off: operation, node, range, and for a deletion the route's
-name."""
+"""Key of the back-off for a call: operation, node, range, and for a deletion the route's name."""
 
 NodeRange = tuple[str, Network]
 """Name of a node, and a Pod range of the node."""
@@ -67,7 +66,7 @@ class RouteDeletion:
 
     @property
     def key(self) -> CallKey:
-        """Identifier in the back-off."""
+        """Key of the back-off."""
         return ("delete", self.route.target_node, str(self.network), self.route.name)
 
     @property
@@ -95,7 +94,7 @@ class RouteCreation:
 
     @property
     def key(self) -> CallKey:
-        """Identifier in the back-off."""
+        """Key of the back-off."""
         return creation_key(self.node.name, self.network)
 
 
@@ -124,7 +123,7 @@ class RoutePlan:
 
 
 def creation_key(node: str, network: Network) -> CallKey:
-    """Return the identifier in the back-off of a route's creation."""
+    """Return the key of the back-off for the creation of a route."""
     return ("create", node, str(network))
 
 
@@ -509,15 +508,15 @@ def _is_newer(node: Node, other: Node) -> bool:
 
 
 def _is_displaced(node: Node, network: Network, holders: Mapping[str, Node]) -> bool:
-    """Return whether newer nodes have all internal addresses of an older node in one IP family.
+    """Return whether newer nodes have taken over the internal addresses of an older node.
 
-    If so, the VM of the older node is gone, though its Node may be deleted much later. It is not
-    enough that newer nodes have some of these addresses, or its external ones: nodes may share an
-    external address, or the address of a bridge.
+    If so, the VM of the older node is gone, though its Node may be deleted much later. All internal
+    addresses must be taken over: nodes may share one, such as the address of a bridge. External
+    addresses do not count, because nodes may share them too.
 
     Args:
         node: the older node.
-        network: Pod range of the node, whose IP family is meant.
+        network: Pod range of the older node; only addresses of the same IP family count.
         holders: see `_address_holders`.
     """
     internal = [

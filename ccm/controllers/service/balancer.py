@@ -61,7 +61,7 @@ class BalancerOperations:
         """Ensure the load balancer and set `record.status`; the caller writes that status.
 
         Raises:
-            CloudError: the provider failed; a partial Status in the error is then in
+            CloudError: the provider failed. If the error has a partial Status, it is stored in
                 `record.status`.
             KubeError: the finalizer was not written.
             StaleObject: the Service is gone, was replaced, is no longer of type LoadBalancer, or is

@@ -122,9 +122,9 @@ class ServiceController:
         api: client for Services with this controller's service account.
         handle: cloud client.
         events: event recorder.
-        settings: numbers and periods.
+        settings: limits, periods and options.
         about: object of events that belong to no Service.
-        record: deletion record; the annotation on its ConfigMap allows mass deletions. None =
+        record: deletion record; an annotation on its ConfigMap allows mass deletions. None =
             blocked deletions are not recorded.
         rng: source of jitter.
     """
@@ -403,7 +403,7 @@ class ServiceController:
         return wait_s
 
     def _forget_vanished(self, record: ServiceRecord) -> None:
-        """Unblock the deletion for a vanished Service that is back or whose record is dropped."""
+        """End the block for a vanished Service that is back or has no load balancer any more."""
         if record.applied.key in self._vanished:
             self._vanished.discard(record.applied.key)
             self._holds.unblock(record.applied.reference)
@@ -445,7 +445,7 @@ class ServiceController:
             self._node_changes.changed()
 
     async def _verify(self, service: Service, record: ServiceRecord) -> None:
-        """Set the state to APPLIED if, by the startup listing, no call is due; else to PENDING."""
+        """Set the state: APPLIED if no call is due, according to the listing, else PENDING."""
         record.state = BalancerState.PENDING
         if self._listing is None:
             metrics.STARTUP.labels("unlisted").inc()

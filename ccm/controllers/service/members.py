@@ -37,8 +37,8 @@ MAX_NAMES_SHOWN = 20
 """Limit of node names in a message (Go cloud-provider, service controller)."""
 
 MAX_MISSING_S = 1800.0
-"""Maximum seconds for which nodes missing without a deletion event stay members, while the cluster
-has other nodes.
+"""Maximum seconds for which nodes that left the cache without a deletion event stay members, while
+the cluster has other nodes.
 
 After that time even the loss of many nodes counts as real."""
 
@@ -121,7 +121,7 @@ def format_names(members: Sequence[Node]) -> str:
 
 
 class MemberPool:
-    """Members shared by all load balancers, or by those with one externalTrafficPolicy."""
+    """Members shared by all load balancers, or by all with the same externalTrafficPolicy."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}

@@ -55,7 +55,7 @@ class BalancerState(Enum):
     """
 
     UNVERIFIED = "unverified"
-    """The Service existed at the start; its load balancer is not compared with the cloud yet."""
+    """The Service existed at the start; it has not been compared with the startup listing yet."""
     PENDING = "pending"
     """The load balancer has to be ensured; the cloud may have parts of it."""
     APPLIED = "applied"
@@ -84,8 +84,8 @@ class ServiceRecord:
         touched_at: monotonic time of the last call to the provider.
         repaired_at: monotonic time of the last repair of the finalizer or the status.
         provider_session: number of the provider session that last confirmed the load balancer.
-        owner_deleted: the watch reported the deletion of the Service. Without this event, a Service
-            that left the cache may be missing only in a wrong list.
+        owner_deleted: the watch reported the deletion of the Service. A Service that left the cache
+            without this event may still exist: the API server may have returned a wrong list.
     """
 
     applied: Service
