@@ -70,8 +70,8 @@ def complete_metadata(
         # A provider ID cannot be changed, and a node with a foreign ID is ignored for ever.
         but = f", and IDs of other managers begin with {', '.join(others)}" if others else ""
         raise Rejected(
-            f"the cloud returned provider ID {metadata.provider_id}, but its schemes are "
-            f"{', '.join(schemes)}{but}; correct the provider"
+            f"the cloud returned provider ID {metadata.provider_id}, but the provider's schemes "
+            f"are {', '.join(schemes)}{but}; correct the provider"
         )
     provided = node.annotations.get(names.ANNOTATION_PROVIDED_NODE_IP)
     if provided is not None:

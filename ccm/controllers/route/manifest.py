@@ -53,7 +53,7 @@ class RouteFlags(NodeSelectorFlags, MassDeletionFlags):
 
     configure_cloud_routes: bool = GENERIC.flag(
         True,
-        "Maintain a route to each node's Pods in the cloud.",
+        "Maintain a cloud route to the Pods of each node.",
         path="KubeCloudShared.ConfigureCloudRoutes",
     )
     cluster_cidr: str = GENERIC.flag(
@@ -77,8 +77,8 @@ class RouteFlags(NodeSelectorFlags, MassDeletionFlags):
     )
     route_resync_period: timedelta = _ROUTES.flag(
         timedelta(minutes=10),
-        "Maximum time without a comparison, plus jitter of up to half; finds routes that other "
-        f"clients changed. {_NEEDS_GATE}",
+        "Maximum time between two comparisons of nodes and routes, plus up to half of it as "
+        f"jitter. Comparisons also find routes that other clients changed. {_NEEDS_GATE}",
         check=positive,
         former_name="route-safety-period",
     )
