@@ -229,7 +229,7 @@ class MachineSafetyController:
             return
         metrics.ORPHANS_DELETED.inc()
         self._log.info("VM without Machine deleted", provider_id=provider_id)
-        text = f"VM {provider_id} ({identity.name}) belonged to no Machine"
+        text = f"VM {provider_id} ({identity.name}) belonged to no Machine and was deleted"
         self._events.event(
             self._class_kind.reference(obj), NORMAL, reasons.REASON_ORPHAN_DELETED, text
         )

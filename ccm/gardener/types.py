@@ -199,7 +199,7 @@ class MachineTemplateSpec(Wire, frozen=True, kw_only=True):
 
 
 class ClassNodeTemplate(Wire, frozen=True, kw_only=True):
-    """Properties of a Node of the class, from which the autoscaler scales up from zero.
+    """Properties of a Node of the class, for the autoscaler's scale-up from zero.
 
     Attributes:
         capacity: resources of the Node; cpu, gpu and memory are required.
@@ -260,7 +260,7 @@ class ClassStatus(Wire, frozen=True, kw_only=True):
 
 
 class MachineClass(KubeObject, frozen=True, kw_only=True):
-    """Properties of VMs in terms of the provider; Machines refer to it.
+    """Provider-specific properties of VMs; Machines refer to the class.
 
     Attributes:
         node_template: properties of a Node of the class.

@@ -45,7 +45,7 @@ WORKERS = 256
 other concurrent work."""
 
 CONFLICT_S = 0.2
-"""Requeue delay for a machine that another worker is processing (Gardener's MCM)."""
+"""Requeue delay in seconds for a key that the termination queue is processing (Gardener's MCM)."""
 
 BACK_OFF_CAP_S = 30.0
 """Maximum back-off after a failed write of the object. client-go's 1000 s would delay a machine for

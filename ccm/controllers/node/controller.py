@@ -51,8 +51,8 @@ The cloud may not report all properties of a new instance yet."""
 
 WRITE_ATTEMPTS = 20
 WRITE_PAUSE_S = 0.05
-"""Maximum attempts of a write that conflicts, and pause between them: with jitter, 50 to 100 ms (Go
-controller)."""
+"""Maximum attempts of a conflicting write, and minimum seconds between two attempts; with jitter
+the pause is 50 to 100 ms (Go controller)."""
 
 SAME_EVENT_S = 60.0
 """Minimum seconds between two Warning events with the same cause about the same node.

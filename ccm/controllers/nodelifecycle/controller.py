@@ -199,9 +199,9 @@ class NodeLifecycleController:
         return state
 
     def confirmation_wait_s(self, node: Node) -> float | None:
-        """Return the seconds until the second query about a denied node; None = it is not denied.
+        """Return the seconds until the second query about a node whose instance is missing.
 
-        0 = the second query is due.
+        0 = the second query is due. None = the cloud does not report the instance missing.
         """
         evidence = self._observations.answers(node)
         if evidence is None or evidence.exists:
@@ -327,7 +327,7 @@ class NodeLifecycleController:
         )
 
     def _queue_witnesses(self) -> None:
-        """Queue witnesses, once per pass, if a node that is not ready is denied."""
+        """Queue witnesses, once per pass, if the cloud reports an instance missing."""
         if self._witnesses_queued or self._rules.reference:
             return
         self._witnesses.clear()

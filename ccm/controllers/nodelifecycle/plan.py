@@ -35,7 +35,7 @@ MIN_LIMIT, LIMIT_SHARE = 10, 10
 """Default deletion limit: the larger of `MIN_LIMIT` and 1/`LIMIT_SHARE` of the managed nodes."""
 
 MIN_AGE_INITIALISING_S = 300.0
-"""Minimum age, in seconds, to delete an uninitialised node that has a provider ID.
+"""Minimum age in seconds at which an uninitialised node with a provider ID may be deleted.
 
 The cloud may not report a new instance yet."""
 

@@ -211,7 +211,7 @@ class Orphans:
 
 @dataclass(slots=True)
 class BalancerAccess:
-    """Access of the orphan search to load balancers: by the Service that the entry describes.
+    """Load balancers for the orphan search, found by the Service that a journal entry describes.
 
     Attributes:
         handle: cloud client.
@@ -221,13 +221,13 @@ class BalancerAccess:
     handle: CloudClient
     services: Callable[[], Iterable[Service]] = tuple
     _listing: tuple[float, frozenset[str]] = (-math.inf, frozenset())
-    """Time and names of the load balancers without a Service in the last listing, which the lookups
-    of a search share."""
+    """Time of the last listing, and names of its load balancers without a Service; the lookups of a
+    search share the listing."""
 
     async def look(self, entry: JournalEntry) -> CloudLook:
         """See `ResourceAccess.look`.
 
-        `ImplementedElsewhere` is no absence: the entry lacks fields that the Service had.
+        `ImplementedElsewhere` does not prove absence: the entry lacks fields that the Service had.
         """
         service, cluster = described_service(entry), self.handle.cluster_name
         name = self.handle.compute(LoadBalancer.get_load_balancer_name, cluster, service)
