@@ -221,7 +221,7 @@ class NodeDrain:
         return min(delays)
 
     async def _is_due(self) -> bool:
-        """Return whether force is due according to both the cached node and a live read of it."""
+        """Return whether force is due, according to both the cached node and a live read."""
         if self._due_s(self._node()) > 0:
             return False
         node: Node | None = None

@@ -107,9 +107,9 @@ def desired_addresses(
 ) -> Sequence[NodeAddress] | None:
     """Return the addresses the node should have; None = keep its current addresses.
 
-    Order: the addresses that match the node-IP annotation, in the annotation's order; the other
-        addresses of the cloud, in the cloud's order; the node's Hostname address, unless the cloud
-        returned one.
+    First come the addresses that match the node-IP annotation, in the annotation's order; then the
+    cloud's addresses of other types, in the cloud's order; last the node's Hostname address, unless
+    the cloud returned one.
 
     Raises:
         Rejected: the node-IP annotation is invalid or does not match the cloud's addresses.

@@ -275,7 +275,7 @@ class BalancerAccess:
 
 
 def described_service(entry: JournalEntry) -> Service:
-    """Return the Service of an entry, with the fields by which a provider finds its load balancer.
+    """Return the Service of an entry, with the fields by which a provider finds the load balancer.
 
     The Service itself is gone.
     """
