@@ -137,10 +137,10 @@ class SharedFlags(CommonFlags):
     adopt_unmarked_machines: bool = OURS.flag(
         False,
         "Adopt a VM that has the name and class of a Machine but no marker, like a VM of "
-        "Gardener's machine-controller-manager. If false, such a VM is reported, no other VM is "
-        "created for its Machine, and neither the VM nor its node is changed, even if the Machine "
-        "has the VM's provider ID; unless other labels of the VM prove to the provider that it is "
-        "the Machine's.",
+        "Gardener's machine-controller-manager. If false, the VM is used only if other labels of "
+        "the VM prove to the provider that it is the Machine's. Otherwise the VM is reported, no "
+        "other VM is created for the Machine, and neither the VM nor its node is changed, even if "
+        "the Machine has the VM's provider ID.",
     )
 
 

@@ -107,8 +107,8 @@ CLASSES_INVALID = metrics.gauge(
 )
 VMS = metrics.gauge(
     "ccm_machine_vms",
-    "VMs in the cloud's listings, by kind: ours; waiting or held (ours without a Machine, to be "
-    "deleted later or kept); stranger (neither ours nor of a Machine).",
+    "VMs in the cloud's listings, by kind: ours; waiting (ours without a Machine, to be deleted "
+    "later); held (ours without a Machine, kept); stranger (neither ours nor of a Machine).",
     ["kind"],
 )
 ORPHANS_DELETED = metrics.counter(

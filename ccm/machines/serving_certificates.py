@@ -108,7 +108,9 @@ def requested_names(obj: CertificateSigningRequest) -> frozenset[IP | str]:
                 names.add(parse_ip(str(address)) or str(address))
             case _:
                 kind = type(alternative).__name__
-                raise RequestRefused(f"spec.request has a {kind}; only DNS names and IPs may be")
+                raise RequestRefused(
+                    f"spec.request has a {kind}; only DNS names and IPs are allowed"
+                )
     _require(bool(names), "spec.request must have a DNS name or an IP address")
     return frozenset(names)
 
@@ -125,7 +127,7 @@ def check_names(names: frozenset[IP | str], machines: Sequence[Machine]) -> Mach
             name nor an address of the Machine.
     """
     shown = _listed(machine.key for machine in machines) or "no Machine"
-    _require(len(machines) == 1, f"one Machine must name the node; it is named by {shown}")
+    _require(len(machines) == 1, f"the node must be named by one Machine; it is named by {shown}")
     (machine,) = machines
     addresses = (address.address for address in machine.status.addresses)
     own = {parse_ip(text) or text.lower() for text in (machine.node_name, *addresses)}
