@@ -112,7 +112,7 @@ class KubermaticCodec(Codec):
         return ""
 
     def failure(self, obj: Machine) -> tuple[str, str]:
-        """Return `errorReason` and `errorMessage`; without them, the last operation."""
+        """Return `errorReason`, and `errorMessage` or the description of the last operation."""
         status: documents.MachineStatus = obj.source.status
         return status.error_reason or "", status.error_message or obj.status.description
 
@@ -277,14 +277,14 @@ _BLANK = re.compile(rb"^[ \t]+$", re.MULTILINE)
 
 
 def _fill(text: bytes, name: str) -> bytes:
-    """Return user data with the name of the machine, and without white space in empty lines."""
+    """Return user data with the machine's name filled in, and blank lines without white space."""
     for placeholder in (_PLACEHOLDER, quote(_PLACEHOLDER)):
         text = text.replace(placeholder.encode(), name.encode())
     return _BLANK.sub(b"", text)
 
 
 def label_operating_system(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return the spec of a new Machine, with a label for the Node that names the operating system.
+    """Return the spec of a new Machine, with the operating system as a label for the Node.
 
     A label that is set already stays; for an unknown operating system, no label is added.
     """
@@ -330,7 +330,7 @@ def _spec_conditions(
 
 
 def _state(text: str) -> Any:
-    """Return the driver's state to store: an object if `decoding` restores its text, else text."""
+    """Return the driver's state to store: JSON if `decoding` yields the same text, else text."""
     try:
         value = msgspec.json.decode(text) if text else None
     except msgspec.DecodeError:

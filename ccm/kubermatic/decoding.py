@@ -78,8 +78,8 @@ CODES = {
 """`errorReason` -> error code of the hub type."""
 
 SPEC_FAULT = "FailedPrecondition"
-"""Error code of a machine whose spec makes calls to the cloud impossible. Its description is the
-fault, and not an error of the cloud."""
+"""Error code of a machine whose spec makes calls to the cloud impossible. The description of the
+last operation is then a fault of the spec, not an error of the cloud."""
 
 DEFAULT_SURGE, DEFAULT_UNAVAILABLE = 1, 0
 """Default bounds of a rolling update (Kubermatic)."""
@@ -184,7 +184,7 @@ def _code(status: documents.MachineStatus, last: documents.LastOperation) -> str
     """Return the error code of the last operation; empty = none.
 
     Several codes share an `errorReason`, and transient errors have none, so the description counts
-    first. With another code than the stored one, a status would be written at each retry.
+    first. If this code differed from the one that was written, each retry would write the status.
     """
     if last.state == OperationState.FAILED.value:
         if error := parse_error(last.description):
@@ -212,7 +212,7 @@ def _creation_started(obj: documents.Machine) -> bool:
 def _is_claimed_by_other(obj: documents.Machine) -> bool:
     """Return whether Kubermatic's machine-controller may have created the instance.
 
-    That program records a creation by its finalizers only.
+    The only record of such a creation is the finalizer that this program sets on the object.
     """
     is_recorded = bool(obj.annotations.get(names.ANNOTATION_CREATION))
     has_finalizer = names.FINALIZER_MACHINE in obj.finalizers

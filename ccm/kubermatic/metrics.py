@@ -1,4 +1,4 @@
-"""Metrics of Kubermatic's objects, by the names of Kubermatic's machine-controller."""
+"""Metrics of Kubermatic's objects; the names are those of Kubermatic's machine-controller."""
 
 from __future__ import annotations
 

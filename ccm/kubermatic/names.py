@@ -11,7 +11,7 @@ GROUP = "cluster.k8s.io"
 VERSION = "v1alpha1"
 
 OLDER_CRD = "machines.machine.k8s.io"
-"""CRD of the Machines before this group; Kubermatic's machine-controller converts them."""
+"""CRD of the Machines of an older API group; Kubermatic's machine-controller converts them."""
 
 LEGACY_API = {"api-approved.kubernetes.io": "unapproved, legacy API"}
 """Annotation of the CRDs, without which the API server refuses a group of `k8s.io`."""
@@ -103,7 +103,7 @@ BOOTSTRAP_KEY = "cloud-config"
 
 
 def bootstrap_secret(deployment: str, namespace: str) -> str:
-    """Return the name of the Secret with the user data of a MachineDeployment in a namespace."""
+    """Return the name of the Secret with user data of MachineDeployment namespace/deployment."""
     return f"{deployment}-{namespace}-bootstrap-config"
 
 

@@ -1,4 +1,4 @@
-"""Values of the metrics of Kubermatic's objects: from the caches at a scrape, or from changes."""
+"""Updates of Kubermatic's metrics: from the caches when scraped, or when objects change."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MAX_LABEL = 128
 
 _LABEL_NAME = re.compile(r"(?!__)[A-Za-z_][A-Za-z0-9_]*")
 MAX_SPECS = 1024
-"""Maximum number of specs whose labels are kept: more than a cluster has different specs."""
+"""Maximum number of specs whose labels are cached; no cluster has as many different specs."""
 
 Series = tuple[Mapping[str, str], float]
 
@@ -47,7 +47,7 @@ metrics.FAILURES.read = _failures
 
 
 class MachineObserver:
-    """Measures the life of Machines, and lets the provider update its own metrics.
+    """Metrics of the creation and deletion of Machines, and updates of the provider's own metrics.
 
     Args:
         shared: components of the machine controllers; the caches are ready.
@@ -61,7 +61,8 @@ class MachineObserver:
         """UIDs of Machines that another program managed while they joined, as their conditions
         show."""
         self._has_failed = False
-        """Whether the last update of the provider's metrics failed, so that it is logged once."""
+        """Whether the last update of the provider's metrics failed; only the first of several
+        failures in a row is logged."""
         metrics.MACHINES.read = self._counts
         metrics.CREATED.read = self._creations
         metrics.DELETED.read = self._deletions

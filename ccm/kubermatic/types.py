@@ -49,7 +49,7 @@ class MachineSpec(Wire, frozen=True, kw_only=True):
     """Desired state of a Machine.
 
     Attributes:
-        metadata: name of instance and Node, the name of the Machine if not set; labels and
+        metadata: name of the instance and of the Node, by default that of the Machine; labels and
             annotations that the Node gets.
         taints: taints that the Node gets.
         provider_spec: provider and operating system.

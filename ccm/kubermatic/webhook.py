@@ -138,7 +138,7 @@ class MachineWebhook:
             spec: the spec.
             document: the same spec, decoded.
             where: beginning of messages.
-            warnings: warnings for the client are appended.
+            warnings: list to which warnings for the client are appended.
 
         Raises:
             Denial: the spec is invalid.
@@ -219,7 +219,7 @@ def _template_spec(obj: Json) -> Json:
 
 
 def _named(spec: Json, name: str) -> Json:
-    """Return the spec of a Machine with the Machine's name for the Node, unless a name is set.
+    """Return the spec of a Machine; a missing name of the Node becomes the Machine's name.
 
     A Machine whose name the API server will generate has no name yet.
     """
@@ -230,7 +230,10 @@ def _named(spec: Json, name: str) -> Json:
 
 
 def _check_immutable(before: Json, after: Json, *, has_bypass: bool) -> None:
-    """Raise Denial if the spec of a Machine changed, except by its first provider ID."""
+    """Raise Denial if an immutable field in the spec of a Machine changed.
+
+    The first provider ID may always be set. With `has_bypass`, all other fields may change.
+    """
     provider_id = before.get("providerID")
     if provider_id and after.get("providerID") != provider_id:
         raise Denial(f"spec.providerID is {provider_id!r} and immutable; do not change it")
@@ -280,7 +283,7 @@ def _bound_faults(deployment: MachineDeployment) -> Iterator[str]:
 
 
 _SHOWN = 20
-"""Characters of an invalid key in a message: it may be a private key by mistake."""
+"""Maximum number of characters of an invalid key in a message: the key may be a private key."""
 
 _OPTIONS = re.compile(r'\A(?:[^\s"]|"(?:\\.|[^"\\])*")+[ \t]+')
 """Options in front of a key in authorized_keys; a quoted value may contain blanks."""

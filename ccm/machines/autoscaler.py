@@ -1,8 +1,8 @@
 """Interaction of a deployment and the cluster autoscaler. No I/O.
 
-The autoscaler lists the machines to delete in an annotation, and then lowers the replicas; the
-listed machines get the lowest priority. During a rollout, annotations keep the autoscaler from
-scaling down the nodes, and a `PreferNoSchedule` taint keeps Pods off old nodes.
+In an annotation of the deployment, the autoscaler lists the machines to delete. Then it lowers the
+replicas. The listed machines get the lowest priority. During a rollout, annotations keep the
+autoscaler from scaling down the nodes, and a `PreferNoSchedule` taint keeps Pods off old nodes.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def node_marks(
 def scale_down_annotations(names: Names) -> Mapping[str, str]:
     """Return annotations that keep the autoscaler from scaling down a node.
 
-    The annotation `names.hold_is_ours` records that a machine controller set both.
+    `names.hold_is_ours` records that a machine controller, and not a user, set `names.hold`.
     """
     return {names.hold: "true", names.hold_is_ours: "true"}
 

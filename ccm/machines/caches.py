@@ -56,8 +56,8 @@ class TargetCluster:
 class InitialMetadata:
     """Metadata that machines get when they are created, and nodes when they join.
 
-    Initial metadata saves a second write, but is only an optimisation: a controller that runs alone
-    in its daemon, or has been restarted, writes missing metadata later.
+    Initial metadata only saves a second write. If it is missing, for example after a restart or
+    because the controllers run in separate daemons, the responsible controller writes it later.
 
     Attributes:
         claim: returns the initial metadata of a machine that is about to be created; set by the
@@ -72,11 +72,11 @@ class InitialMetadata:
     def set_rollout_annotations(
         self, owner: str, sets: Collection[str], notes: Mapping[str, str]
     ) -> None:
-        """Set the annotations that nodes of a deployment's sets get if they join during a rollout.
+        """Set the annotations for a deployment's nodes that join during its rollout.
 
         Args:
             owner: UID of the deployment.
-            sets: UIDs of its sets; empty = there is no rollout.
+            sets: UIDs of the deployment's sets; empty = there is no rollout.
             notes: the annotations.
         """
         for set_uid in self._sets.pop(owner, ()):

@@ -44,7 +44,7 @@ class Codec(abc.ABC):
             of several API groups run in one process. With a prefix, the controllers do not write
             metrics of single objects, because these metrics have Gardener's names.
         manifest: file with the CRDs, for messages.
-        namespace_flag: name of the flag for the objects' namespace, without dashes.
+        namespace_flag: name of the flag for the objects' namespace, without `--`.
         user_data_namespace: namespace of Secrets with user data; empty = user data are part of the
             classes.
     """

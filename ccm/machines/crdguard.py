@@ -1,7 +1,7 @@
 """Blocks deletions that result from the deletion of a CustomResourceDefinition (CRD).
 
-When a user deletes a CRD, the API server deletes all its objects, as if the user had deleted each
-object. Without the guard, uninstalling a chart would delete all VMs.
+When a user deletes a CRD, the API server deletes all objects of that kind, as if the user had
+deleted each of them. Without the guard, uninstalling a chart would delete all VMs.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def was_deleted_with(obj: KubeObject, crd: CustomResourceDefinition) -> bool:
 
 
 class CRDGuard:
-    """Guard that blocks deletions of objects of one kind while their CRD is being deleted.
+    """Guard that blocks the deletions of objects that may result from the deletion of their CRD.
 
     Args:
         kind: kind of the objects.
@@ -99,8 +99,8 @@ class CRDGuard:
         self._events = events
         self._holds = DeletionBlocks(kind.kind, events, record)
         self._confirmed: set[str] = set()
-        """UIDs of objects whose deletion is not blocked: it did not result from the deletion of the
-        CRD, or a user allows it."""
+        """UIDs of objects whose deletion is allowed: the deletion of the CRD did not cause it, or a
+        user allows it."""
         self._blocked: dict[str, ObjectReference] = {}
         """UID -> reference of an object whose deletion is blocked."""
         self._lock = asyncio.Lock()
@@ -176,7 +176,8 @@ class CRDGuard:
         """
         time, before = asyncio.get_running_loop().time, self._reads
         async with self._lock:
-            # Otherwise another call has read the CRD since this call began: reuse its result.
+            # If the number of reads has changed, another call has read the CRD since this call
+            # began: reuse that result.
             if self._reads == before:
                 await asyncio.sleep(max(0, self._read_at + INTERVAL_S - time()))
                 for _ in range(GATHER_TURNS):

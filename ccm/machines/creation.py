@@ -4,12 +4,12 @@ A pass runs steps until one has to wait: claim the object (add finalizers and an
 a VM, record that the creation started, create the VM, store its provider ID, initialise the VM,
 write the status.
 
-So that no VM is forgotten, an annotation of the object records that the creation has started, from
-before the first `create_machine` until the provider ID is stored. After an error, a crash or a lost
-write in between, the next pass looks for the VM again, and a deletion asks the cloud for the VM.
-VMs are found by the UID in their labels. With a driver that finds VMs by name only, the creation is
-recorded only after the cloud showed no VM with the machine's name. Once a provider ID is stored, no
-VM is ever created again for the machine.
+So that no VM is forgotten, an annotation records the start of the creation. The object has the
+annotation from before the first `create_machine` until the provider ID is stored. After an error, a
+crash or a lost write in between, the next pass looks for the VM again, and a deletion asks the
+cloud for the VM. VMs are found by the UID in their labels. With a driver that finds VMs by name
+only, the creation is recorded only after the cloud showed no VM with the machine's name. Once a
+provider ID is stored, no VM is ever created again for the machine.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ def match_named(
     unless it is the only VM of the name and the settings adopt VMs without labels.
 
     Args:
-        records: listing of the machine's class that began after the last creation ended.
+        records: VMs of the machine's class; their listing began after the last creation ended.
         status: VM that the driver returns for the name; None = no VM has the name.
         machine: the machine; its provider ID is not stored.
         adopt_unmarked: whether to adopt VMs without labels.
@@ -379,9 +379,9 @@ def _result_if_changed(
 # --- patches of a machine -----------------------------------------------------------------------
 
 _MAX_ORIGINS = 4
-"""Maximum number of origins (`ResolvedClass.origin`) recorded for a VM. If new credentials were
-recorded on only some VMs of a project, a common former origin still shows that the VMs are in one
-project. With more origins, a match by chance becomes likelier."""
+"""Maximum number of origins (`ResolvedClass.origin`) recorded for a VM. VMs with a common origin
+count as VMs of one project. Older origins are kept because the newest may be recorded for only some
+of these VMs. With more origins, two VMs are likelier to have a common one by chance."""
 
 
 def claim_patch(obj: Machine, names: Names, token_id: str, *, records: bool) -> Patch | None:
@@ -421,7 +421,7 @@ def claim_patch(obj: Machine, names: Names, token_id: str, *, records: bool) -> 
 def creation_record(obj: Machine) -> str:
     """Return the machine's UID: the value that records that the creation of its VM has started.
 
-    A Machine object that is not stored yet has no UID: then the UID of its controller.
+    For a Machine object that is not stored yet, and so has no UID, return its controller's UID.
     """
     return obj.uid or controller_uid(obj)
 
@@ -445,9 +445,8 @@ def creation_record_patch(obj: Machine, names: Names) -> Patch | None:
 def origin_patch(obj: Machine, mark: str, names: Names) -> Patch | None:
     """Return the patch that records `mark` as a further origin of the machine's VM.
 
-    `mark` is a `ResolvedClass.origin`. Credentials with this origin have shown the VM. None =
-    `mark` is recorded already, or no origin is recorded: then the VM's project is unknown, and
-    `mark` would not reveal the project.
+    `mark` is the `ResolvedClass.origin` of credentials that have shown the VM. None = `mark` is
+    recorded already, or no origin of the VM is recorded.
     """
     before = obj.origins
     if not before or mark in before:

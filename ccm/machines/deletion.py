@@ -446,7 +446,7 @@ def unusable_class_result(
 def mark_not_visible(seen: DeletionState, origin: str, now: datetime) -> DeletionState:
     """Return the progress with the time since which the cloud has not shown the VM.
 
-    For another origin of the credentials the time restarts at `now`.
+    If `origin` is not the origin for which the time was recorded, the time restarts at `now`.
     """
     if parse_optional_time(seen.not_visible) is not None and seen.not_visible_origin == origin:
         return seen

@@ -1,4 +1,4 @@
-"""Discovery of the resources of an API group that an API server serves."""
+"""Discovery: the resources that the API server serves in an API group."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def plurals_of(document: bytes) -> Collection[str]:
 
 
 async def fetch_plurals(client: RawClient, api_version: str) -> Collection[str]:
-    """Return the plural names of the resources of an API group that an API server serves.
+    """Return the plural names of the resources that the API server serves in an API group.
 
     Raises:
         KubeError: the request failed.

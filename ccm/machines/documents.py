@@ -66,7 +66,7 @@ def new_set(
 
 
 def restored_template(obj: MachineDeployment, to: MachineSet, *, hash_label: str) -> dict[str, Any]:
-    """Return the merge patch from the template of a deployment to that of one of its sets."""
+    """Return the merge patch that replaces a deployment's template with that of one of its sets."""
     before, after = (to_plain(source.template.source) for source in (obj, to))
     labels = {key: text for key, text in to.template.labels.items() if key != hash_label}
     after["metadata"] = {**after.get("metadata", {}), "labels": labels}

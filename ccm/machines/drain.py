@@ -165,7 +165,7 @@ def removable(pods: Iterable[Pod]) -> tuple[Pod, ...]:
 
 
 def split_pods(pods: Iterable[Pod]) -> tuple[Sequence[Pod], Sequence[Pod]]:
-    """Return the Pods to evict at once, and the Pods to evict one by one in this order."""
+    """Return the Pods to evict at once, and, in their order, the Pods to evict one by one."""
     leaving = removable(pods)
     serial = (pod for pod in leaving if pod.claims)
     parallel = [pod for pod in leaving if not pod.claims]
@@ -257,7 +257,7 @@ def still_attached(ids: Iterable[str], attached: Collection[str]) -> list[str]:
 def not_reattached(
     volumes: Iterable[str], attachments: Iterable[VolumeAttachment], node_name: str
 ) -> list[str]:
-    """Return the PersistentVolumes that are attached to no other node."""
+    """Return the PersistentVolumes that are attached to no node other than `node_name`."""
     elsewhere = {
         attachment.spec.source.persistent_volume_name
         for attachment in attachments

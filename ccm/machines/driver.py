@@ -372,7 +372,7 @@ class VMListings:
 
 
 def _retrieve_error(flight: asyncio.Task[VMListing]) -> None:
-    """Retrieve the task's error: if every waiter was cancelled, asyncio would log it otherwise."""
+    """Retrieve the task's error, which asyncio would log if every waiter was cancelled."""
     if not flight.cancelled():
         flight.exception()
 

@@ -27,7 +27,7 @@ until its timeout."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureBackoff:
-    """Failures in a row of machines that never worked, and the pauses that followed.
+    """Consecutive failures of machines that never worked, and the pauses that followed.
 
     Attributes:
         failures: number of failures.
@@ -60,7 +60,8 @@ def record_failure(
 
     Args:
         before: back-off before the failure.
-        created_at: time at which the machine was created, or its creation failed.
+        created_at: creation time of the machine; if the API server rejected the machine, the time
+            of that response.
         now: the time.
         text: reason of the failure.
         code: code of the cloud's error; empty = the cloud reported no error.
@@ -75,7 +76,7 @@ def record_failure(
 
 
 def end_backoff(now: datetime) -> FailureBackoff:
-    """Return an ended back-off: the cause may have been cured, or a user requests machines."""
+    """Return a back-off that ended early: the cause may be cured, or a user requests machines."""
     # Creation timestamps of machines have whole seconds.
     return FailureBackoff(ended_at=now.replace(microsecond=0))
 
@@ -106,7 +107,7 @@ def restore_backoff(since: datetime) -> FailureBackoff:
 
 
 def pause_end(backoff: FailureBackoff) -> datetime | None:
-    """Return the end of the last pause; None = there was none."""
+    """Return the end of the last pause; None = no pause has begun."""
     if backoff.paused_at is None:
         return None
     return backoff.paused_at + timedelta(seconds=PAUSES.delay_without_jitter(backoff.pauses - 1))

@@ -224,7 +224,7 @@ class FailureBudget:
         now_s: float,
         age_s: float | None,
     ) -> None:
-        """Add a machine that has just come under way."""
+        """Add a machine whose state has just become `UNDER_WAY`."""
         group = self._group(machine.group)
         at_s = now_s - (age_s or 0.0)
         if _is_health_replacement(machine, before, is_initial=age_s is not None):
@@ -253,11 +253,14 @@ class FailureBudget:
 def _is_health_replacement(
     machine: Machine, before: ReplacementState | None, *, is_initial: bool
 ) -> bool:
-    """Return whether a machine under way is, or may be, an unhealthy machine or its replacement."""
+    """Return whether a machine under way belongs to the replacement of an unhealthy machine.
+
+    After a restart, True also if the machine only may belong to such a replacement.
+    """
     is_ending = machine.is_deleting or machine.phase is Phase.TERMINATING
     if before in (ReplacementState.UNHEALTHY, ReplacementState.PRESERVED):
         return is_ending or machine.phase is Phase.FAILED
     if machine.phase is Phase.FAILED and not is_ending:
         return machine.status.kind != OperationType.CREATE.value
-    # After a restart, the object does not tell why it is created or deleted.
+    # After a restart, the object does not tell why the machine is being created or deleted.
     return is_initial and (is_ending or machine.phase in _JOINING)

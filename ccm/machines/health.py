@@ -24,7 +24,7 @@ from ccm.model.names import CONDITION_READY, STATUS_FALSE, STATUS_TRUE
 
 CONFIRM_S = 60.0
 """Minimum seconds for which this process observes a phase before its timeout takes effect. After an
-outage, nodes appear unhealthy that merely could not report, and a new process does not know about
+outage, nodes that merely could not report appear unhealthy, and a new process does not know about
 the outage."""
 
 STEADY_S = 30.0
@@ -36,15 +36,15 @@ RELAPSE_S = 600.0
 and must be healthy for `STEADY_S` to recover."""
 
 COPY_S = 30.0
-"""Minimum seconds between two status writes of a machine that only copy its node's conditions: a
-condition that flaps would otherwise cost a write each time."""
+"""Minimum seconds between two writes of a machine's status that only copy the node's conditions. A
+flapping condition would otherwise cost a write at each change."""
 
 _COPIED = frozenset({Phase.RUNNING, Phase.UNKNOWN, Phase.FAILED, *in_place_update.UNDER_WAY})
 """Phases in which a status is written even if only the node's conditions changed. While a machine
 joins, the write of the next phase copies the conditions."""
 
 _UNHEALTHY_PHASES = frozenset({Phase.UNKNOWN, Phase.FAILED})
-"""Phases from which a node recovers."""
+"""Phases of a machine that end when its node recovers."""
 
 
 class PhaseTrigger(Enum):
@@ -180,10 +180,10 @@ class PhaseHistory:
         age_s: age of the machine at `known_s`.
         began_s: time at which this process first saw the machine in this phase.
         carried_s: duration of the phase before `began_s`.
-        recovered_s: time of the node's last recovery that this process observed; None = none.
+        recovered_s: time of the node's last recovery; None = this process observed no recovery.
         relapsed: whether the node became unhealthy within `RELAPSE_S` after `recovered_s`.
         healthy_s: time since which the node has been healthy without a break; None = unhealthy.
-        copied_s: time of the last write that only copied conditions; None = none.
+        copied_s: time of the last write that only copied conditions; None = no such write yet.
     """
 
     uid: str
@@ -282,7 +282,7 @@ def phase_history(machine: Machine, before: PhaseHistory | None, now: Moment) ->
 
 
 def restart_history(before: PhaseHistory, at_s: float) -> PhaseHistory:
-    """Return the history after an outage of node observations: all timeouts restart at its end.
+    """Return the history after an outage of node observations: all timeouts restart at `at_s`.
 
     `at_s` is the end of the outage, in seconds of the monotonic clock.
     """

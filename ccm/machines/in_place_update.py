@@ -87,7 +87,10 @@ def plan_update(
     surge: int,
     is_manual: bool,
 ) -> UpdateActions:
-    """Return the next actions: in one pass either sizes, moves or selections of nodes.
+    """Return the next actions for in-place updates.
+
+    A pass does one of these: change sizes, finish moves, start moves, or select nodes. In addition,
+    each pass updates the candidate labels.
 
     Args:
         new: the set of the newest template.
@@ -142,7 +145,7 @@ def _candidate_changes(
 
 
 def _released_candidates(new: PopulatedSet | None, names: Names) -> Iterator[tuple[Node, NodeStep]]:
-    """Yield candidates in the new set whose update has not begun: they need no update."""
+    """Yield candidates in the new set whose update has not begun: their template is the newest."""
     for node in _nodes(new) if new is not None else ():
         is_under_way = names.selected in node.labels or names.update_result in node.labels
         if names.candidate in node.labels and not is_under_way:
@@ -196,7 +199,7 @@ def _corrected_replicas(machine_set: PopulatedSet, names: Names) -> int:
 def _grow(
     new: PopulatedSet, olds: Sequence[PopulatedSet], fleet: Fleet, names: Names, surge: int
 ) -> UpdateActions | None:
-    """Return the actions that change the size of the new set; None = no action.
+    """Return the actions that bring the new set to the deployment's replicas; None = no action.
 
     Missing machines are created first, then updated machines are moved, then surge machines are
     created.
@@ -284,7 +287,7 @@ def set_labels(
     Args:
         machine_set: the set.
         names: names of the API group.
-        is_old: whether the set must not create machines.
+        is_old: whether the set is old: then it must not create machines.
         is_known: whether every set has observed its replicas. Before that, a set that may create
             machines again would replace machines that moved away.
     """
@@ -333,7 +336,7 @@ def _taints_with(node: Node, wanted: Taint | None, names: Names) -> Sequence[Tai
 # health is ignored.
 
 UNDER_WAY = frozenset({Phase.UPDATING, Phase.UPDATE_FAILED})
-"""Phases of a machine whose update runs or has failed."""
+"""Phases of a machine whose update is not complete: it runs, or has failed."""
 
 _DRAINABLE = frozenset({Phase.RUNNING, Phase.UNKNOWN})
 """Phases in which a node is drained for its update. In other phases, the machine is joining, has

@@ -212,7 +212,7 @@ def _amounts(node: Node, settings: MachineSettings) -> dict[str, str]:
 def _changes(
     present: Mapping[str, str], wanted: Mapping[str, str], before: Mapping[str, str]
 ) -> dict[str, str | None]:
-    """Return the values to set, and None for each key to remove because we set it before."""
+    """Return the values to set, and None for the keys to remove: those that we set before."""
     gone: dict[str, str | None] = {
         key: None for key in before if key not in wanted and key in present
     }

@@ -1,4 +1,4 @@
-"""Orphans: selects VMs without a machine that may be deleted. No I/O.
+"""Orphans: VMs without a machine, and the choice of those to delete. No I/O.
 
 Conditions for the deletion of a VM:
 - Its labels contain the marker of our cluster and the namespace of our machines.
@@ -10,7 +10,7 @@ The number of deletions in a pass is limited, because many ownerless VMs mean th
 missing.
 
 A VM whose labels lack a namespace was created by an earlier release, and may belong to a machine of
-another namespace. Such a VM is deleted only if a list of all namespaces contains no owner.
+another namespace. Such a VM is deleted only if no machine of any namespace owns it.
 
 With a driver that finds VMs by name only, VMs have no labels. Such a VM counts as ours if it has
 the name of a machine whose VM we created and whose deletion was observed (`DeletedMachines`). Any
@@ -179,11 +179,11 @@ class Owners:
         self._names = {machine.name for machine in known}
 
     def owns(self, record: MachineRecord) -> bool:
-        """Return whether a machine has the VM's provider ID, or in creation the UID on the VM."""
+        """Return whether the VM has the provider ID of a machine, or the UID of one in creation."""
         return record.info.provider_id in self._by_id or record.identity.uid in self._making
 
     def may_own(self, record: MachineRecord) -> bool:
-        """Return whether a machine owns the VM, or has the name of a VM without labels."""
+        """Return whether a machine owns the VM, or the VM has a machine's name and no labels."""
         by_name = _is_unmarked(record) and record.identity.name in self._names
         return by_name or self.owns(record)
 

@@ -207,7 +207,10 @@ def _has_moved(before: DeploymentStatus, counted: DeploymentStatus) -> bool:
 
 
 def _deadline(deployment: MachineDeployment, last: Condition | None) -> datetime | None:
-    """Return the time limit for progress; None = no limit, or exceeded before."""
+    """Return the time limit for progress.
+
+    None = the deployment has no limit, or the rollout is complete, paused or has failed.
+    """
     if deployment.deadline_s is None or last is None or last.updated is None:
         return None
     if last.reason in (NEW_SET_AVAILABLE, DEADLINE_EXCEEDED, PAUSED, INVALID, SET_CREATE_ERROR):

@@ -70,8 +70,8 @@ REASON_VM_NOT_OWNED = "VMNotOwned"
 controller changes neither the VM nor its node. Ours."""
 
 REASON_UID_NOT_MIGRATED = "UIDNotMigrated"
-"""Reason of a Warning event on a restored Machine whose VM cannot get its UID; nothing changes in
-the cloud. Ours."""
+"""Reason of a Warning event on a restored Machine: its UID cannot be written to the VM, and nothing
+changes in the cloud. Ours."""
 
 REASON_NODE_UNHEALTHY = "NodeUnhealthy"
 REASON_NODE_HEALTHY = "NodeHealthy"

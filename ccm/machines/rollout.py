@@ -148,7 +148,7 @@ def _autoscaler_marks(
 ) -> tuple[Sequence[DeletionMark], Mapping[str, str | None]]:
     """Return the machines that the autoscaler wants deleted, and the new `trigger` annotation.
 
-    The mapping is empty if the annotation does not change.
+    The second value is empty if the annotation does not change.
     """
     text = deployment.annotations.get(settings.names.trigger)
     if not text:

@@ -286,8 +286,8 @@ def shrunk_sizes(fleet: Fleet, surge: int) -> Sizes:
 def _shrunk(fleet: Fleet, excess: int) -> Sizes:
     """Return the sizes after up to `excess` machines were removed.
 
-    First each set shrinks by its machines that are chosen for deletion, then in proportion to its
-    size; then the largest sets shrink first.
+    First, the sets lose machines that are chosen for deletion. Then they shrink in proportion to
+    their sizes. Machines that are still in excess are removed from the largest sets first.
     """
     by_size = sorted(
         (machine_set for machine_set in fleet.sets if machine_set.is_active),

@@ -32,7 +32,7 @@ _EXTENSION_REQUEST = "1.2.840.113549.1.9.14"
 """Attribute of a request that contains the wanted extensions (PKCS #9)."""
 
 _MAX_NAMES, _MAX_LENGTH = 3, 256
-"""Maximum number of names in a message, and characters of each: a request may have a megabyte."""
+"""Maximum number of names in a message, and of characters of a name: a request may be very long."""
 
 
 class RequestRefused(Exception):

@@ -26,7 +26,7 @@ _OWN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """Names of an API group of machines on its objects and on nodes.
+    """Names that an API group of machines uses on its objects and on nodes.
 
     A feature whose names are empty does not exist in the API group.
 
@@ -57,7 +57,8 @@ class Names:
             the machine does not become Running.
         old_taint: taint of each node of an old set, and annotation of a set whose nodes have this
             taint.
-        preserve: annotation of machine and node: whether the machine is preserved when it fails.
+        preserve: annotation of machine and node: whether the machine is preserved: now, once it has
+            failed, or never.
         preserve_of_node: annotation of a machine: value of its node's `preserve` annotation that
             was applied last.
         preserved_taint: taint of the node of a failed machine that is preserved.
@@ -66,7 +67,7 @@ class Names:
         preserved_by_user: reason of `preserved_condition` if a user preserves the machine.
         preservation_stopped: reason of `preserved_condition` after the preservation.
         candidate: label of a node whose machine is to be updated in place.
-        selected: label of a node whose machine is being updated in place.
+        selected: label of a candidate that is to be drained and updated now.
         update_result: label of a node: result of its in-place update; label of a machine that was
             moved to its new set.
         update_successful: value of `update_result` after a successful update.

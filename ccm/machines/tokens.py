@@ -49,7 +49,7 @@ def new_secret(choose: Choose) -> str:
 
 
 def is_id(text: str) -> bool:
-    """Return whether a text is a well-formed token ID; users may edit an ID's annotation."""
+    """Return whether a text is a well-formed token ID; a user may have edited the annotation."""
     return len(text) == _ID_LETTERS and all(letter in _LETTERS for letter in text)
 
 
@@ -82,7 +82,7 @@ def secret_data(
 
 
 def description(machine: str) -> str:
-    """Return the description of a machine's token, which proves its owner.
+    """Return the description of a machine's token; it proves which machine owns the token.
 
     Args:
         machine: `namespace/name` of the machine.
@@ -113,7 +113,7 @@ def _text(choose: Choose, letters: int) -> str:
 
 TOKEN = "BOOTSTRAP_TOKEN"  # noqa: S105 - a placeholder
 NAME = "MACHINE_NAME"
-"""Names of the placeholders in user data, which are written `<<NAME>>`."""
+"""Names of the placeholders in user data: `<<BOOTSTRAP_TOKEN>>` and `<<MACHINE_NAME>>`."""
 
 
 def has_placeholder(user_data: bytes, placeholder: str) -> bool:

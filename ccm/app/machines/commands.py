@@ -77,7 +77,7 @@ _SET_CONTROLLERS = ("machineset", "machinedeployment", "machineovershoot")
 """Aliases of the controllers of machine-controller and of machine-controller-manager."""
 
 _SYNCS = "concurrent-syncs"
-"""Flag for the number of workers; the daemon's flags for single controllers end with it."""
+"""Flag for the number of workers; the daemon's flags for single controllers have this suffix."""
 
 _HIGHEST_PORT = 65535
 
