@@ -142,8 +142,8 @@ class KubermaticCodec(Codec):
         of_set = owner.annotations.get(names.ANNOTATION_REVISION, "")
         if of_secret != of_set:
             raise Unavailable(
-                f"{where} is of revision {of_secret or 'unknown'}, and MachineSet {owner.name} of "
-                f"revision {of_set or 'unknown'}; wait for the operating-system-manager"
+                f"{where} is of revision {of_secret or 'unknown'}, but MachineSet {owner.name} is "
+                f"of revision {of_set or 'unknown'}; wait for the operating-system-manager"
             )
         text = (found.data or {}).get(names.BOOTSTRAP_KEY)
         if not text:

@@ -98,7 +98,7 @@ def requested_names(obj: CertificateSigningRequest) -> frozenset[IP | str]:
     _require(is_user, f"{given}; it must be for 'CN={obj.spec.username},O={_ORGANIZATION}'")
     # Parsers disagree on which of several attributes with extensions counts.
     is_clear = attributes in ([], [_EXTENSION_REQUEST])
-    _require(is_clear, "spec.request must have no attribute but one with extensions")
+    _require(is_clear, "spec.request may have only one attribute, which contains extensions")
     names: set[IP | str] = set()
     for alternative in alternatives:
         match alternative:

@@ -316,7 +316,7 @@ async def test_machine_of_a_new_template_is_created_as_soon_as_its_user_data_exi
         await world.settle(30)
         (waits,) = [one for one in world.objects("machines") if "providerID" not in one["spec"]]
         operation = waits["status"]["lastOperation"]
-        assert "is of revision 1, and MachineSet" in operation["description"]
+        assert "is of revision 1, but MachineSet" in operation["description"]
         assert "errorReason" not in waits["status"], "a user has nothing to do"
 
         world.user_data("2")

@@ -189,7 +189,7 @@ NETWORK = x509.IPAddress(ipaddress.ip_network("10.0.0.0/8"))
             signing_request(
                 USER, alternative("n1"), attribute=(AttributeOID.CHALLENGE_PASSWORD, b"secret")
             ),
-            "no attribute but one",
+            "only one attribute",
             id="two attributes",
         ),
     ],
@@ -237,7 +237,7 @@ def test_extensions_in_two_attributes_are_refused() -> None:
     forged = tlv(0x30, info + ECDSA_WITH_SHA256 + tlv(0x03, b"\0" + signature))
     assert x509.load_der_x509_csr(forged).is_signature_valid
 
-    with pytest.raises(RequestRefused, match="no attribute but one"):
+    with pytest.raises(RequestRefused, match="only one attribute"):
         requested_names(given(request=armored(forged)))
 
 
