@@ -9,9 +9,9 @@ A Node or Service is a frozen `msgspec.Struct`, in tests too: `Service(metadata=
 name="web"), spec=ServiceSpec(...))`. `msgspec.json.encode(service)` and `msgspec.to_builtins`
 encode it with the API's names (`loadBalancerSourceRanges`). Both omit every field that has its
 default. The default of a list is None, so they omit a list that was absent or `null`, but write an
-empty list. The model has only some fields of the API object; `Context.whole` reads all of them.
-Compute a digest from selected fields, because `resourceVersion` and status also change while the
-load balancer stays the same.
+empty list. The model has only some fields of an API object; `Context.whole` reads an object with
+all its fields. Compute a digest from selected fields, because `resourceVersion` and status also
+change while the load balancer stays the same.
 """
 
 from types import ModuleType as _Module

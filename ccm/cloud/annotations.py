@@ -1,8 +1,8 @@
 """Service annotations of a provider: one declaration for reading and for validation.
 
-A provider declares each annotation with `ServiceAnnotation`, reads it with `read`, and lists
-all of them as `Cloud.service_annotation_schema`. The admission webhook of the daemon then rejects a
-Service with an invalid value, with the message of the error that `read` raises in a reconcile.
+A provider declares each annotation with `ServiceAnnotation`, reads it with `read`, and lists all of
+them as `Cloud.service_annotation_schema`. The admission webhook of the daemon then rejects a
+Service with an invalid value, with the same message as the error that `read` raises in a reconcile.
 """
 
 from __future__ import annotations

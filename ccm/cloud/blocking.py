@@ -32,7 +32,8 @@ OPERATION: contextvars.ContextVar[str] = contextvars.ContextVar("kind", default=
 
 WAIT_FOR_THREAD: contextvars.ContextVar[bool] = contextvars.ContextVar("outlasted", default=False)
 """Whether a cancelled `blocking` waits for its thread to end. True in the daemon's calls to a
-provider, because `ccm.cloud.calls.inflight` stops waiting for such a call after its deadline."""
+provider: such a call counts as running until its thread has ended, but `ccm.cloud.calls.inflight`
+abandons it after its deadline."""
 
 
 @functools.cache
@@ -104,10 +105,10 @@ def exhausted_pools() -> Mapping[str, float]:
 async def blocking(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """Call `function` in a thread; return its result or raise its exception.
 
-    A thread cannot be interrupted: when the call is cancelled, for example by its
-    deadline, the function runs on in the background and its result is dropped. Further calls
-    about the same Service or route are rejected until the function returns. So give the vendor's
-    client its own timeout.
+    A thread cannot be interrupted: when the call is cancelled, for example by its deadline, the
+    function runs on in the background and its result is dropped. Further calls about the same
+    Service, route or machine are rejected until the function returns. So give the vendor's client
+    its own timeout.
 
     Raises:
         LeaseExpired: the leader lease may have expired, so `function` was not called.

@@ -110,7 +110,8 @@ class Context:
         """Read an object from the API server, with all its fields.
 
         `ccm.model` has only the fields that the daemon uses. Each call sends one request, within
-        the rate limit `--kube-api-qps`. Do not call it to compute a digest, which must do no I/O.
+        the rate limit `--kube-api-qps`. Do not call it in `load_balancer_digest`, which must do no
+        I/O.
 
         Raises:
             Aborted: the object is gone, or its name now belongs to another object.

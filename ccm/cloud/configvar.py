@@ -1,6 +1,6 @@
 """Values of a Kubermatic provider spec that may be in a Secret or a ConfigMap.
 
-In the object, such a value is a plain string, number or boolean, or an object with `secretKeyRef`,
+In the spec, such a value is a plain string, number or boolean, or an object with `secretKeyRef`,
 `configMapKeyRef` and `value`. A provider declares its spec with the types of this module and reads
 the values through a `Resolver`:
 
@@ -56,12 +56,12 @@ class Reference:
 
 
 class ConfigVar:
-    """Value in a Secret, in a ConfigMap or in the object itself; the first that is set counts.
+    """Value in a Secret, in a ConfigMap or in the spec itself; the first that is set counts.
 
     Attributes:
         secret: reference to a Secret; counts first.
         config_map: reference to a ConfigMap; counts second.
-        value: value in the object itself, as text; counts last. None = unset.
+        value: value in the spec itself, as text; counts last. None = unset.
         expected: description of the valid values, for messages.
     """
 
@@ -159,7 +159,7 @@ def _reference(kind: str, field: str, given: object) -> Reference | None:
 
 
 class ConfigVarString(ConfigVar):
-    """A string; a number or boolean in the object counts as its text."""
+    """A string; a number or boolean in the spec counts as its text."""
 
     expected = "a string"
 
@@ -237,7 +237,7 @@ class Resolver:
     def get_string_value_or_env(self, var: ConfigVar, env: str) -> str:
         """Return the value; if none is set, the environment variable `env`, or an empty string.
 
-        The environment variable also replaces a value whose object or key does not exist.
+        The environment variable also counts if the referenced object or key does not exist.
 
         Raises:
             InvalidArgument: the referenced object or key does not exist, and `env` is not set.

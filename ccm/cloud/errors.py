@@ -314,7 +314,7 @@ CODES: Mapping[type[CloudError], Code] = MappingProxyType(
         ImplementedElsewhere: Code(12, "Unimplemented"),
     }
 )
-"""Class -> code; a subclass inherits the code of its base. If several classes have one code,
+"""Class -> code; a subclass inherits the code of its base. If several classes share a code,
 `class_of` returns the first."""
 
 _CLASSES: dict[int | str, type[CloudError]] = {}

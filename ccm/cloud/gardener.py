@@ -115,8 +115,8 @@ def from_gardener(driver: Any, *, provider_names: Collection[str] = ()) -> FromG
     """Adapt a driver with Gardener's method signatures.
 
     Args:
-        driver: object with Gardener's methods; it has its own session, as from Gardener's
-            `NewProvider(spi)`.
+        driver: object with Gardener's methods and its own session with the cloud, like the result
+            of Gardener's `NewProvider(spi)`.
         provider_names: see `Driver.provider_names`.
     """
     return FromGardener(driver, provider_names=provider_names)
@@ -125,7 +125,7 @@ def from_gardener(driver: Any, *, provider_names: Collection[str] = ()) -> FromG
 class FromGardener(Driver[Any]):
     """`MachineDriver` that delegates to a driver with Gardener's method signatures.
 
-    See the module for its rules of ownership.
+    The docstring of the module describes the ownership of VMs.
     """
 
     finds_by_name = True
@@ -135,7 +135,7 @@ class FromGardener(Driver[Any]):
         self.provider_names = provider_names
 
     async def create_machine(self, req: MachineRequest) -> MachineInfo:
-        """Create a VM by name. Raises FailedPrecondition if the creation is not recorded."""
+        """Create the VM. Raises FailedPrecondition if the creation is not recorded."""
         if not req.creation_started:
             raise errors.FailedPrecondition(
                 f"the creation of {req.identity.name} is not recorded, so a VM of that name may "

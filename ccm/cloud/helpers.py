@@ -26,8 +26,10 @@ _NAME_LENGTH = 32
 
 
 def load_balancer_name(uid: str) -> str:
-    """Return `a`, followed by a Service's UID without dashes, cut to the 32 characters that most
-    clouds accept."""
+    """Return `a` and a Service's UID without dashes, cut to 32 characters.
+
+    Most clouds accept names of this length.
+    """
     return ("a" + uid.replace("-", ""))[:_NAME_LENGTH]
 
 

@@ -10,8 +10,8 @@ Rules for every method:
   after a call whose response was lost.
 * The daemon cancels a call at its deadline and when it loses leadership. A cancelled call has
   one second to clean up, and must leave only resources that the next call can adopt. A call that
-  runs longer is abandoned: until it ends, the daemon makes no further call about its Service or
-  route.
+  runs longer is abandoned: until it ends, the daemon makes no further call about the same
+  Service, route or machine.
 * Raise the classes of `ccm.cloud.errors`. Any other exception counts as `Internal`
   and is retried with back-off.
 * `operation` declares the deadline of each async method, and whether it changes cloud resources.
@@ -100,9 +100,10 @@ class InstancesV2(Protocol):
         """Return the cloud's metadata of the instance.
 
         Called once to initialise a node. For each initialised node, called once per
-        `--node-status-update-frequency` to update its addresses. None means that the metadata is
-        not available yet: the node keeps the taint `uninitialized` and is retried later. An error
-        also keeps the taint, is retried according to its class, and causes a Warning event.
+        `--node-status-update-frequency` to update its addresses. During the initialisation, None
+        means that the metadata is not available yet: the node keeps the taint `uninitialized` and
+        is retried later. An error also keeps the taint, is retried according to its class, and
+        causes a Warning event. In an address update, None and errors leave the addresses unchanged.
 
         Raises:
             NotFound: there is no such instance.
@@ -117,8 +118,9 @@ class InstanceStates(Protocol):
     async def instance_state(self, node: Node) -> InstanceState:
         """Return the results of `instance_exists` and `instance_shutdown` at once.
 
-        The node lifecycle controller calls this method instead of those two. An error keeps the
-        node and is retried with back-off, as with `instance_exists`.
+        The node lifecycle controller calls this method instead of those two, but confirms an
+        absence with `instance_exists` before it deletes the Node. An error keeps the node and is
+        retried with back-off, as with `instance_exists`.
         """
 
 
@@ -239,10 +241,10 @@ class Inventory(Protocol):
 
     @operation(deadline_s=LISTING_S)
     async def list_instances(self) -> InstanceListing:
-        """Return every instance with its power state and complete metadata, and the number of cloud
-        requests.
+        """Return every instance with power state and metadata, and the number of cloud requests.
 
-        Called at most once per `--inventory-max-age`, never concurrently. On an error the
+        Called at most once per `--inventory-max-age`, but earlier if nodes without provider ID
+        appeared after the start of the last listing. Never called concurrently. On an error the
         daemon falls back to single calls.
         """
 
@@ -271,7 +273,8 @@ class LoadBalancer(Protocol):
     * rejected credentials and exhausted quotas: after half a minute and more;
     * errors that need a correction: after ten minutes, or as soon as the Service changes.
 
-    A cancelled call that does not end blocks all further calls about its Service until it ends.
+    A cancelled call that does not end blocks all further calls about the same Service, until that
+    call ends.
     """
 
     @operation(subject=_service_uid)
@@ -329,11 +332,11 @@ class LoadBalancer(Protocol):
         `ensure_load_balancer` fails for the Service. So read only the Service fields that members
         need: an invalid annotation or port must not keep deleted nodes as members. An error is
         retried according to its class. From the third consecutive error on, the daemon retries with
-        `ensure_load_balancer`. The Warning event names the nodes.
+        `ensure_load_balancer`. The Warning event about an error names the nodes in `nodes`.
 
         Raises:
             Aborted: the cloud rejected some nodes as members; the others are up to date.
-            NotFound: there is no load balancer; the daemon confirms with `get_load_balancer`.
+            NotFound: there is no load balancer; the daemon checks this with `get_load_balancer`.
             RetryAfter: the cloud operation is in progress; the call is repeated after the delay.
         """
 
@@ -359,11 +362,11 @@ class LoadBalancer(Protocol):
 
 @runtime_checkable
 class LoadBalancerDigests(Protocol):
-    """Optional interface of the `LoadBalancer` object: a start without needless calls.
+    """Optional interface of the `LoadBalancer` object: digests, which save calls after a start.
 
-    After a start every Service must be reconciled once. With this interface the daemon
-    makes one listing, computes the wanted digest of each Service, and calls
-    `ensure_load_balancer` only where the digests differ or the load balancer is missing.
+    After a start every Service must be reconciled once. With this interface the daemon makes one
+    listing, computes the wanted digest of each Service, and calls `ensure_load_balancer` only where
+    the listed digest differs or the load balancer is missing.
 
     A digest is a text such as a hash over listeners, health checks, source ranges, members and all
     other properties that the provider sets. The wanted and the actual digest must be equal exactly
@@ -411,20 +414,21 @@ class LoadBalancerRemoval(Protocol):
 
 @runtime_checkable
 class LoadBalancerTransfer(Protocol):
-    """Optional interface of the `LoadBalancer` object: another Service takes a load balancer over.
+    """Optional interface of the `LoadBalancer` object: transfer of load balancers.
 
-    Only `kube-ccm journal adopt` causes a call, for example after a Service was created anew: its
-    new UID identifies another load balancer.
+    Only `kube-ccm journal adopt` causes a call, for example after a Service was recreated: the load
+    balancer has the UID of the old Service, so the new Service would get another one.
     """
 
     @operation(deadline_s=BALANCER_S, change=True, subject=_service_uid)
     async def transfer_load_balancer(
         self, cluster_name: str, former: Service, service: Service
     ) -> None:
-        """Make the load balancer of a former Service that of another Service; keep its addresses.
+        """Transfer the load balancer of `former` to `service`; keep its addresses.
 
-        Afterwards `get_load_balancer` finds it for `service` only; the next
-        `ensure_load_balancer` corrects its configuration. Succeed if an earlier call did it.
+        Afterwards `get_load_balancer` finds the load balancer for `service` only; the next
+        `ensure_load_balancer` corrects its configuration. Succeed if an earlier call has
+        transferred the load balancer.
 
         Args:
             cluster_name: `--cluster-name`.
@@ -445,10 +449,11 @@ class Routes(Protocol):
     change, and periodically. At most `Limits.concurrent_routes` changes run concurrently, never two
     about overlapping ranges.
 
-    `RetryAfter` postpones the next call, without an event in the first minute. If it is raised
-    repeatedly, the delay grows up to 5 min. Any other error delays only the next call for the same
-    route, according to the error class: 1 s, 2 s, ... 5 min for errors with back-off. After the
-    delay, a comparison with a new listing decides whether the call is repeated.
+    An error of a creation or deletion delays only the next call for the same route. After
+    `RetryAfter`, the delay is the given one, and there is no event in the first minute; if the
+    error is raised repeatedly, the delay grows up to 5 min. After other errors, the delay depends
+    on the error class: 1 s, 2 s, ... 5 min for errors with back-off. After the delay, a comparison
+    with a new listing decides whether the call is repeated.
     """
 
     @operation(deadline_s=LISTING_S)
@@ -458,7 +463,7 @@ class Routes(Protocol):
         Called for each comparison. Never return a partial listing: missing routes are created, and
         a node that lacks the route of at least one of its ranges gets the condition
         NetworkUnavailable. After an error the controller changes neither routes nor conditions, and
-        retries the listing after at most one minute. It never changes routes outside
+        retries the listing after at most one minute. The controller never changes routes outside
         `--cluster-cidr`.
         """
 
@@ -538,10 +543,10 @@ class Cloud:
         set_informers: called once, before the caches start.
         inventory: bulk listing.
         machines: machine driver, for a machine controller; the node controllers never call it.
-        kubermatic: machine driver for Kubermatic's machines, whose provider specs have another
-            form: a `KubermaticDriver`, or the result of `from_kubermatic`.
+        kubermatic: machine driver for Kubermatic's machines, because their provider specs have
+            another form; a `KubermaticDriver`, or the result of `from_kubermatic`.
         has_cluster_id: True if the cloud's objects have a label or tag of this cluster, or if the
-            credentials see objects of this cluster only. Otherwise the daemon refuses to
+            credentials give access to objects of this cluster only. Otherwise the daemon refuses to
             start without `--allow-untagged-cloud`.
         schemes: provider ID schemes of this cloud, including old spellings. Empty = `name`.
             A node with another scheme is never changed.

@@ -14,8 +14,8 @@ A driver that implements `KubermaticSpecs` serves Kubermatic's machines too, and
 wraps it as a `KubermaticProvider`.
 
 Kubermatic's provider spec, the field `spec.providerSpec.value` of a machine, is decoded by
-`decode_config`. Secrets and ConfigMaps that it refers to are read by the daemon and are the
-`credentials` of the driver's requests; see `credentials_of`.
+`decode_config`. The daemon reads the Secrets and ConfigMaps to which the spec refers, and passes
+their data as the `credentials` of each request to the driver; see `credentials_of`.
 """
 
 from __future__ import annotations
@@ -85,12 +85,13 @@ class InstanceNotFound(Exception):
 class TerminalError(Exception):
     """An error that a user must correct; it may also be the cause of another error.
 
-    The daemon retries seldom, and shows message and reason in the machine's status. The reason
-    there is `DeleteError` while the machine is being deleted, and otherwise `UnsupportedChange` for
-    a reason of the provider, `UPDATE`, `DELETE` and `JOIN_TIMEOUT`.
+    The daemon retries seldom, and shows message and reason in the machine's status. While the
+    machine is being deleted, `status.errorReason` is `DeleteError`. Otherwise it is `reason`,
+    except that `UnsupportedChange` replaces a reason of the provider, `UPDATE`, `DELETE` and
+    `JOIN_TIMEOUT`.
 
     Attributes:
-        reason: a `ErrorReason`, or a reason of the provider.
+        reason: an `ErrorReason`, or a reason of the provider.
         message: what is wrong and what would be right.
     """
 
@@ -203,7 +204,7 @@ class ProviderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     Attributes:
         ssh_public_keys: keys in the format of authorized_keys.
-        ca_public_key: public key of a CA of SSH users.
+        ca_public_key: public key of the CA that certifies SSH users.
         cloud_provider: name of the provider.
         cloud_provider_spec: properties of the instance, in the schema of the provider.
         operating_system: an `OperatingSystem`.
@@ -356,7 +357,7 @@ class KubermaticInstance:
 
 
 Modifier = Callable[[KubermaticMachine], object]
-"""Changes the machine that it receives."""
+"""Function that changes the machine passed to it."""
 
 
 class ProviderData:
@@ -397,9 +398,9 @@ class KubermaticProvider(Protocol):
         """Return a copy of the spec with the provider's defaults.
 
         Called by the admission webhook when a Machine is created or the template of a
-        MachineDeployment changes. The result is stored. A webhook reads no Secrets and ConfigMaps:
-        the resolver raises `Unimplemented` for a reference, and if the provider does not catch that
-        error, the spec is stored without defaults.
+        MachineDeployment changes. The result is stored. A webhook reads neither Secrets nor
+        ConfigMaps: the resolver raises `Unimplemented` for a reference, and if the provider does
+        not catch that error, the spec is stored without defaults.
 
         Raises:
             TerminalError: the spec is invalid; the request is denied, as after any other error
@@ -409,9 +410,9 @@ class KubermaticProvider(Protocol):
     def validate(self, spec: KubermaticMachineSpec) -> Awaitable[None] | None:
         """Check the spec; may call the cloud.
 
-        Called before `create`, never by a webhook. Results are cached for five minutes, for equal
-        specs with equal Secrets, but transient errors are not. After any error, no instance is
-        created, and the machine's status shows the error.
+        Called before `create`, never by a webhook. A result other than a transient error is
+        cached for five minutes, and counts for all equal specs with equal Secrets. After any error,
+        no instance is created, and the machine's status shows the error.
 
         Raises:
             TerminalError: the spec is invalid.
@@ -431,7 +432,7 @@ class KubermaticProvider(Protocol):
         """
 
     def get_cloud_config(self, spec: KubermaticMachineSpec) -> tuple[str, str]:
-        """Return content of the kubelet's cloud config and name of the in-tree provider.
+        """Return the content of the kubelet's cloud config and the name of the in-tree provider.
 
         Kept for compatibility: the daemon never calls it. Two empty strings = none.
         """
@@ -463,18 +464,18 @@ class KubermaticProvider(Protocol):
         """
 
     def machine_metrics_labels(self, machine: KubermaticMachine) -> Mapping[str, str]:
-        """Return labels for the number of machines in the metrics, including `size`.
+        """Return the labels of the metric that counts machines, including `size`.
 
-        The machine has a provider spec only: machines with equal specs share the labels. The daemon
-        adds the version of the kubelet. After an error, `size` is empty.
+        Only the provider spec of `machine` is set: machines with equal specs share the labels. The
+        daemon adds the version of the kubelet. After an error, `size` is empty.
         """
 
     def migrate_uid(self, machine: KubermaticMachine, uid: str) -> Awaitable[None] | None:
-        """Replace the machine's UID in the labels or tags of its instance, and keep all others.
+        """Replace the machine's UID in the labels or tags of its instance; keep all other labels.
 
         Called for a machine whose annotation names its former UID; the argument `machine` still has
         that UID. Succeeds if there is no instance. Not called if another instance has the new UID.
-        Until it succeeds, the machine gets no instance, and is not deleted.
+        Until the call succeeds, the machine gets no instance, and is not deleted.
 
         Args:
             machine: the machine with its former UID.
@@ -532,8 +533,8 @@ MACHINE_UID = "machine-uid"
 class KubermaticMarks(Marks):
     """Marks of a VM, and the label `machine-uid` of Kubermatic's machine-controller.
 
-    A VM with only the label `machine-uid` was created by Kubermatic's machine-controller. It also
-    belongs to the machine with this UID.
+    A VM that has only the label `machine-uid` was created by Kubermatic's machine-controller, and
+    belongs to the machine with this UID too.
     """
 
     def to_labels(self, owner: Identity) -> dict[str, str]:
@@ -560,7 +561,7 @@ CLEANUP_RETRY_S = 10.0
 """Delay before an unfinished clean-up is repeated (Kubermatic: 10 s)."""
 
 _MAX_RESULTS = 1024
-"""Maximum number of cached validations: more than a cluster has different specs."""
+"""Maximum number of cached validations; a cluster has fewer different specs."""
 
 
 @dataclass(slots=True)
@@ -569,8 +570,10 @@ class _Validation:
 
     Attributes:
         count: number of validations so far.
-        checked_at: monotonic time in seconds of the last one; -inf = none, or a transient failure.
-        failure: error class, message, and reason of a terminal error; None = the spec is valid.
+        checked_at: monotonic time of the last validation in seconds; -inf = none, or a transient
+            failure.
+        failure: error class, message and reason (empty for a transient failure); None = the spec is
+            valid.
     """
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -670,7 +673,7 @@ def from_kubermatic(
             None = no variables.
 
     Raises:
-        ValueError: `names` is empty, or a text.
+        ValueError: `names` is empty, or is a string instead of a collection.
     """
     if not names or isinstance(names, str):
         raise ValueError(f"names is {names!r}; set a tuple of values of cloudProvider: ('acme',)")
@@ -681,8 +684,8 @@ class FromKubermatic(Driver[Callable[[Resolver], KubermaticProvider]]):
     """`MachineDriver` that delegates to a provider with Kubermatic's interface.
 
     The provider spec of a request is `spec.providerSpec.value` of a machine. Such a provider cannot
-    list its instances, so orphaned instances are not found. An instance belongs to the machine with
-    the UID in its labels or tags.
+    list its instances, so orphaned instances are not found. An instance belongs to the machine
+    whose UID is in the labels or tags of the instance.
     """
 
     lists_machines = False
@@ -888,7 +891,7 @@ def _partial(machine: KubermaticMachine, req: MachineRequest) -> MachineInfo:
 
 
 def _to_cloud_error(error: Exception) -> errors.CloudError:
-    """Convert a provider's exception to a `CloudError`; a new one has the exception as cause."""
+    """Convert a provider's exception to a `CloudError`; a new error has the exception as cause."""
     cloud_error: errors.CloudError
     if isinstance(error, InstanceNotFound):
         cloud_error = errors.NotFound(str(error) or "no instance has the machine's UID")
@@ -948,8 +951,8 @@ class KubermaticSpecs(Protocol):
     ) -> Mapping[str, Any]:
         """Return the provider spec in the driver's own schema; no I/O.
 
-        With `strict` False, the spec is needed for a lookup or a deletion: leave out what is
-        invalid. After an error, it is called again with the `location_fields` only.
+        With `strict` False, the spec is needed for a lookup or a deletion: leave out invalid
+        fields. After an error, this method is called again with the `location_fields` only.
 
         The caller has checked that the operating system is an `OperatingSystem`.
 
@@ -970,7 +973,7 @@ class KubermaticSpecs(Protocol):
         """
 
     async def migrate_uid(self, req: MachineRequest, former: str) -> None:
-        """Replace the UID `former` in the labels or tags of its VM by the UID of the request.
+        """Replace the UID `former` in the labels or tags of a VM by the UID of the request.
 
         All other labels stay. Succeeds if there is no such VM.
         """
@@ -1015,7 +1018,7 @@ class KubermaticDriver(Driver[Any]):
         self.lists_machines = driver.lists_machines
         self._environ = environ
         if isinstance(driver, MachineMetricsUpdate):
-            # An attribute, so that the wrapper has the optional interface only if the driver has.
+            # An attribute: the wrapper has the optional interface only if the driver has it.
             self.set_metrics_for_machines = self._set_metrics_for_machines
         if isinstance(driver, JournalParts):
             self.find_part, self.delete_part = self._find_part, self._delete_part
@@ -1126,8 +1129,9 @@ class KubermaticDriver(Driver[Any]):
 
         Args:
             req: the request.
-            strict: whether an invalid spec is an error. Otherwise the converted spec lacks what is
-                invalid; if a value cannot be read, it has the location only.
+            strict: whether an invalid spec is an error. Otherwise the converted spec lacks invalid
+                fields; if a config variable cannot be read, the spec has only the
+                `location_fields`.
 
         Raises:
             CloudError: the spec is invalid, or its credentials or location cannot be read.
@@ -1305,6 +1309,6 @@ def _instance(machine: KubermaticMachine, info: MachineInfo) -> KubermaticInstan
 
 
 def _to_provider_error(error: errors.CloudError) -> Exception:
-    """Return the error as a provider raises it: terminal, or unchanged."""
+    """Return a `TerminalError` if the error has a reason (`reason_of`), else the error itself."""
     reason = reason_of(error)
     return TerminalError(reason, str(error)) if reason else error

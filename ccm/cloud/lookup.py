@@ -48,8 +48,8 @@ class NodeOwnership:
 
     Attributes:
         schemes: provider ID schemes of our cloud.
-        foreign_prefixes: prefixes of provider IDs with these schemes that belong to another
-            controller.
+        foreign_prefixes: prefixes of provider IDs that have one of these schemes, but belong to
+            another controller.
         selector: label selector of our nodes; empty = every node matches.
     """
 
@@ -191,8 +191,7 @@ class SharedInventory:
         self._listing_task = None
 
     def _is_fresh(self, began: float, since: float) -> bool:
-        """Return whether a listing that started at `began` is valid for a node first seen at
-        `since`."""
+        """Return whether a listing started at `began` is valid for a node first seen at `since`."""
         return began >= since and monotonic() < began + self._max_age_s
 
     async def _valid_index(self, since: float, single_requests: int) -> _Index | None:

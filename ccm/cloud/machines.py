@@ -8,9 +8,9 @@ Rules in addition to those of `ccm.cloud.interface`:
 * A call is one short step and never waits. If the cloud needs time, start the operation and
   raise `RetryAfter(seconds)`; the daemon repeats the call after that delay.
 * Every VM and every resource created with it carries the complete `Identity` in its labels, tags
-  or metadata: its *marks*. Look up a VM by cluster and UID, because a copy of a cluster has the
-  same UIDs. Never adopt, change or delete a VM that has the machine's name but another identity or
-  none; raise `AlreadyExists` for it.
+  or metadata: its *marks*. Look up a VM by cluster and UID, not by UID alone: a copy of a
+  cluster has the same UIDs. Never adopt, change or delete a VM that has the machine's name but
+  another identity or none; raise `AlreadyExists` for it.
 * A provider ID is no proof of ownership: users who may edit Machines can set it to the ID of any
   server in the project. Before describing, changing or deleting a VM by provider ID, the driver
   reads the VM's marks and calls `check_owner`.
@@ -208,8 +208,8 @@ class MachineRequest:
         adopts_unmarked: whether `check_owner` accepts a VM with the machine's name and no owner in
             its labels or tags.
         kubelet_version: version of the kubelet in the Machine; empty = not stated.
-        owner: reference to the machine object, for records; None: the request is about a VM
-            without one.
+        owner: reference to the machine object, for the journal; None = the VM has no machine
+            object.
     """
 
     identity: Identity
@@ -367,8 +367,8 @@ class MachineDriver(Protocol):
 
         With a provider ID, the controller does not repeat a successful call. Without a provider ID,
         if a creation was started, it repeats the call some seconds later, because a cloud listing
-        may be stale. Search in the project and region of the VM; if the provider ID contains
-        neither of them, store both in `last_known_state`.
+        may be stale. Search in the project and region of the VM; if the provider ID lacks one of
+        them, store it in `last_known_state`.
 
         Raises:
             NotOwned: the VM of the provider ID does not belong to this machine; nothing was
@@ -422,8 +422,8 @@ class SpecValidation(Protocol):
         """Return the errors in a provider spec; none for a valid one.
 
         Called when a MachineClass or its Secret changes; the result becomes a condition of the
-        class. For Kubermatic's machines, called before a creation, which an error prevents.
-        Without `live`, make no cloud requests.
+        class. For Kubermatic's machines, called before a creation; if there are errors, no VM is
+        created. Without `live`, make no cloud requests.
         """
 
 
@@ -448,7 +448,7 @@ def _request_subject(req: MachineRequest, **_: object) -> str:
 
 @runtime_checkable
 class UIDMigration(Protocol):
-    """Optional interface of the `MachineDriver` object: VMs of machines that have a new UID."""
+    """Optional interface of the `MachineDriver` object: new UIDs in the labels or tags of VMs."""
 
     @operation(deadline_s=CHANGE_S, change=True, subject=_request_subject)
     async def migrate_uid(self, req: MachineRequest, former: str) -> None:
@@ -468,12 +468,10 @@ class UIDMigration(Protocol):
 
 @runtime_checkable
 class MachineMetrics(Protocol):
-    """Optional interface of the `MachineDriver` object: labels of the metric that counts
-    Kubermatic's Machines.
-    """
+    """Optional interface of the `MachineDriver` object: metric labels of Kubermatic's Machines."""
 
     def machine_metrics_labels(self, spec: Mapping[str, Any]) -> Mapping[str, str]:
-        """Return metric labels for machines of a spec, including `size`; no I/O.
+        """Return the metric labels of machines with this spec, including `size`; no I/O.
 
         Never raise an error: for an unreadable spec, `size` is empty.
         """

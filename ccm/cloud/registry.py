@@ -187,13 +187,13 @@ def _check_sdk(name: str, entry: EntryPoint, version: str) -> None:
         steps = "; ".join(_MIGRATION_STEPS[number] for number in range(major, our_major))
         raise ProviderError(
             f"cloud provider {name!r} of {_distribution(entry)} was written for SDK {version}, "
-            f"this is {SDK_VERSION}. Required changes: {steps}; then decorate {entry.value} with "
-            f'@cloud.provider(sdk="{SDK_VERSION}")'
+            f"the daemon has {SDK_VERSION}. Required changes: {steps}; then decorate {entry.value} "
+            f'with @cloud.provider(sdk="{SDK_VERSION}")'
         )
     if major != our_major or minor > our_minor:
         raise ProviderError(
-            f"cloud provider {name!r} of {_distribution(entry)} needs SDK {version}, this is "
-            f"{SDK_VERSION}; install compatible versions of the provider and of kube-ccm"
+            f"cloud provider {name!r} of {_distribution(entry)} needs SDK {version}, the daemon "
+            f"has {SDK_VERSION}; install compatible versions of the provider and of kube-ccm"
         )
 
 

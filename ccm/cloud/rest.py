@@ -49,7 +49,7 @@ STATUSES: Mapping[int, type[errors.CloudError]] = MappingProxyType(
         504: errors.DeadlineExceeded,
     }
 )
-"""HTTP status -> error class; other 5xx are `Unavailable`, and all others are `Unknown`."""
+"""HTTP status -> error class; other 5xx are `Unavailable`, and all other statuses are `Unknown`."""
 
 Statuses = int | Collection[int]
 
@@ -123,7 +123,7 @@ class Authorizer(Protocol):
 
 
 class QuotaLimiter:
-    """Rate limiter of at most `calls` in any `period_s` seconds, in FIFO order.
+    """Rate limiter that allows `calls` requests in any `period_s` seconds, in FIFO order.
 
     For a quota of the form "N calls per period"; bursts beyond the quota wait. Raises ValueError
     for a quota that allows no calls.

@@ -52,7 +52,8 @@ class Sessions(Generic[T]):
         opener: function from endpoint and credentials to the client's context manager. The pool may
             enter the context manager in one task and exit it in another.
         idle_s: seconds without a call after which a client is closed.
-        most: maximum number of open clients; beyond it, idle clients are closed first.
+        most: maximum number of open clients; to open one more, the client that has been idle
+            longest is closed.
     """
 
     def __init__(

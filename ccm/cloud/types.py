@@ -207,7 +207,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """Rate limit of the calls to a provider: `qps` calls per second, bursts of `burst`."""
+    """Rate limit of calls to a provider: `qps` calls per second, with bursts of `burst` calls."""
 
     qps: float
     burst: int
@@ -241,13 +241,15 @@ class Limits:
             )
         for operation, seconds in self.deadlines_s.items():
             if not 0 < seconds < math.inf:
-                raise ValueError(f"deadlines_s[{operation!r}] is {seconds}; it must be above 0")
+                raise ValueError(
+                    f"deadlines_s[{operation!r}] is {seconds}; it must be above 0 and finite"
+                )
 
 
 def add_to_node_addresses(
     existing: Sequence[NodeAddress], *added: NodeAddress
 ) -> list[NodeAddress]:
-    """Return a list of `existing`, then those of `added` that it does not contain yet."""
+    """Return `existing`, followed by the addresses in `added` that are not in it yet."""
     result = list(existing)
     for entry in added:
         if entry not in result:

@@ -1,8 +1,8 @@
 """Virtual time: an event loop that jumps to its next timer as soon as nothing else can run.
 
-A program full of waits then finishes without waiting in real time, `asyncio.timeout` included.
-`ccm.base.clock` shows the loop's time while the loop runs. Time does not move while a callback
-is ready, so all work of one moment completes before the next. Virtual time stands still while
+A program full of waits, including `asyncio.timeout`, then finishes without waiting in real time.
+`ccm.base.clock` shows the loop's time while the loop runs. Time does not move while a callback is
+ready, so all work of one moment completes before the next. Virtual time stands still while
 `run_in_executor` or `ccm.cloud.blocking` runs a function in a thread, but not while a task waits
 for a socket or process. A test with real input and output must use the real loop.
 
@@ -39,11 +39,11 @@ START_S = 1000.0
 """Monotonic time of a new loop, in seconds. Not zero, so that zero can stand for "never"."""
 
 _SETTLE_LIMIT = 100_000
-"""Loop iterations, each with ready callbacks, after which `settle` raises RuntimeError."""
+"""Number of loop iterations with ready callbacks after which `settle` raises RuntimeError."""
 
 _JUMP_LIMIT = 200_000
-"""Jumps to a timer after which the loop raises RuntimeError: probably a periodic timer runs without
-end.
+"""Number of jumps to timers after which the loop raises RuntimeError, because a periodic timer
+probably runs without end.
 """
 
 _RESOLUTION_S = 2e-9

@@ -58,8 +58,9 @@ Override no case. Declare each permitted deviation of your cloud, with a reason 
 `opt_outs = {"free_writes": "a PUT without a change costs nothing"}` (`OPT_OUTS` lists all).
 
 The cases call the provider in the daemon's order, but without deadlines and without error
-normalisation, so that they see the errors the provider itself raises. A fake may run in the
-test's event loop, also behind a socket: its tasks do not count as the provider's.
+normalisation, so that they see the errors the provider itself raises. A fake may run in the test's
+event loop. Tasks of a fake behind a socket do not count as tasks of the provider; for another fake,
+see `Harness.is_task_of_fake`.
 """
 
 from __future__ import annotations
@@ -206,7 +207,7 @@ class ListingCases:
     async def test_a_listing_tells_where_balancers_are_reached(
         self, cloud: Cloud, harness: Harness
     ) -> None:
-        """A listed load balancer has the same status as `get_load_balancer` returns."""
+        """A listed load balancer has the status that `ensure_load_balancer` returned."""
         balancer = probes.digests_of(cloud)
         status = await ensured(balancer, build_service(), await probes.nodes(cloud, harness, 1))
 
@@ -239,7 +240,9 @@ class ListingCases:
         for what, digest in others.items():
             assert digest != wanted, f"digest does not change with {what}"
         await harness.tamper(name)
-        assert (await _listed(balancer))[name] != wanted, "no new digest after a change"
+        assert (await _listed(balancer))[name] != wanted, (
+            "the digest does not change with the load balancer"
+        )
         await ensured(balancer, service, nodes)
         same(await _listed(balancer), {name: wanted}, "digests after a repair")
         await deleted(balancer, service)
@@ -575,7 +578,7 @@ class ProviderContract(OpeningCases, ListingCases, BalancerCases, RouteCases):
                 same(await outcome(ask), healthy[name], f"{name} with new credentials")
 
     async def test_openings_are_independent(self, harness: Harness) -> None:
-        """A reload opens the provider again before it closes the old one: both work at once."""
+        """A reload opens the provider again before it closes the first opening: both work."""
         instance = await harness.create()
         async with harness.open() as first:
             async with harness.open():

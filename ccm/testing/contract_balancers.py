@@ -321,7 +321,9 @@ class BalancerCases:
         result = await outcome(lambda: balancer.ensure_load_balancer(CLUSTER, service, []))
 
         probes.check_error(result, (errors.CloudError,), "ensure of a failed load balancer")
-        assert "contract: no host left" in str(getattr(result, "error", "")), f"no reason: {result}"
+        assert "contract: no host left" in str(getattr(result, "error", "")), (
+            f"the cloud's reason is missing: {result}"
+        )
 
     @pytest.mark.parametrize("what", ["ensure", "change", "delete"])
     async def test_a_crash_after_any_write_is_mended(
@@ -346,7 +348,11 @@ class BalancerCases:
                 expected = [] if what == "delete" else [(changed, nodes)]
                 await _check_balancers(harness, again, expected)
                 await deleted(again, changed)
-            same(list(await harness.load_balancers()), [], f"left after write {number}")
+            same(
+                list(await harness.load_balancers()),
+                [],
+                f"load balancers left after write {number}",
+            )
             if done < number:
                 return
 

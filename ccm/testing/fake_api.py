@@ -5,10 +5,10 @@ delayed. Only then does the operation run, in one step without waiting. The `wit
 the tests, receives each call that the API itself answered, to check the wire format. When a client
 disconnects, its call is cancelled: an operation that has not run yet does not run.
 
-A script is a list of faults in the order in which they were added. For every call, each matching
-`latency` fault adds its delay, and the first other matching fault decides the outcome. With
-`applied` the operation takes effect and only the answer is lost: a client that repeats such a call
-carelessly creates a resource twice.
+A script is a list of faults in the order in which they were added. For every call, the first
+matching fault that is no `latency` fault decides the outcome, and each matching `latency` fault
+before it adds its delay. With `applied` the operation takes effect and only the answer is lost: a
+client that repeats such a call carelessly creates a resource twice.
 
 The module needs no test framework, so that a fake can run as a program.
 """
@@ -522,8 +522,11 @@ def to_yaml(documents: Sequence[Mapping[str, Any]]) -> str:
 
 
 async def run_until_signal(files: Mapping[Path | None, str], ready_line: Mapping[str, Any]) -> None:
-    """Write the files (path -> text; a None path is skipped), print the ready line as JSON, and
-    wait for SIGTERM or SIGINT.
+    """Write files, print the ready line as JSON, and wait for SIGTERM or SIGINT.
+
+    Args:
+        files: path -> text; a text whose path is None is not written.
+        ready_line: content of the ready line.
     """
     stop = asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):

@@ -42,7 +42,7 @@ class PersistenceHarness(ABC):
         capabilities: capabilities that the storage must have.
         shares: whether clusters share storage; False = storage belongs to one cluster.
         several: whether two providers can open the same storage.
-        max_bytes: maximum bytes of a stored object, with about 1,000 of metadata.
+        max_bytes: maximum bytes of a stored object, including about 1,000 bytes of metadata.
         many: number of objects that exceeds one page of a listing.
     """
 

@@ -123,7 +123,7 @@ EXISTENCE = ("instance_exists", "instance_state", "instance_exists_by_provider_i
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """Outcome of a call that raised an error; two outcomes with one error class are equal."""
+    """Outcome of a call that raised an error; two outcomes with the same error class are equal."""
 
     kind: type[Exception]
     error: Exception = field(compare=False)
@@ -241,7 +241,7 @@ def check_own_id(cloud: Cloud, provider_id: str) -> None:
     """Fail unless the ID has a scheme of the provider and no prefix in `foreign_ids`."""
     schemes, others = cloud.provider_schemes, cloud.foreign_ids
     is_list = not isinstance(others, str) and all(others)
-    assert is_list, f"foreign_ids is {others!r}; must be a list of prefixes that are not empty"
+    assert is_list, f"foreign_ids is {others!r}; it must be a list of prefixes that are not empty"
     ours = f"not our provider ID: {provider_id}; schemes {schemes}, foreign prefixes {others}"
     assert provider_id.partition("://")[0] in schemes, ours
     assert not is_foreign(provider_id, schemes, others), ours

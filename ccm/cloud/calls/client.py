@@ -71,7 +71,7 @@ _CONNECTION_ERRORS = (
 
 
 class CallRecorder(Protocol):
-    """Recorder of the calls that create or delete resources."""
+    """Recorder of the calls that may change cloud resources."""
 
     def recording(
         self, client: CloudClient, call: ProviderCall
@@ -171,12 +171,12 @@ class CloudClient:
 
     @property
     def abandoned_calls(self) -> int:
-        """Number of cancelled calls that still run."""
+        """Number of abandoned calls that still run."""
         return self._provider.calls.abandoned
 
     @property
     def abandoned_changes(self) -> int:
-        """Number of cancelled calls that still run and may change cloud resources."""
+        """Number of abandoned calls that still run and may change cloud resources."""
         return self._provider.calls.abandoned_changes
 
     async def wait_for_calls(self, cloud: Cloud) -> None:
@@ -227,8 +227,8 @@ class CloudClient:
         Raises:
             RetryAfter: the provider was replaced before a change started.
             Aborted, Unavailable: abandoned calls block this one; see `InflightCalls.admit`.
-            CloudError: the normalized error of the provider; Unimplemented if it lacks the
-                interface, Internal if the response has the wrong type, DeadlineExceeded after
+            CloudError: the normalized error of the provider; Unimplemented if the provider lacks
+                the interface, Internal if the response has the wrong type, DeadlineExceeded after
                 the deadline.
         """
         operation = self._operation(method, args)

@@ -166,7 +166,7 @@ CAPABILITIES: Mapping[type, tuple[str, str]] = {
     CreationCheck: ("machines", "a check before creations"),
     JournalParts: ("machines", "parts of machines"),
 }
-"""Interface -> the field of `Cloud` that implements it, and its name in messages."""
+"""Interface -> the field of `Cloud` that implements it, and the interface's name in messages."""
 
 _OPTIONAL_INTERFACES = (
     InstanceStates,

@@ -139,7 +139,7 @@ def test_other_sdk_version_is_refused_with_both_versions(site: Site, sdk: str) -
     module = f"acme_sdk_{sdk.replace('.', '_')}"
     site.install("ccm-acme", "acme", f"{module}:open_cloud", GOOD.replace('"2.0"', f'"{sdk}"'))
     is_version = sdk in ("3.0", "2.1", "0.9")
-    said = f"needs SDK {sdk}, this is 2.0;" if is_version else "it must look like '2.0'"
+    said = f"needs SDK {sdk}, the daemon has 2.0;" if is_version else "it must look like '2.0'"
 
     with pytest.raises(ProviderError, match=f"'acme' of ccm-acme 1.0 .*{said}"):
         registry.load_provider("acme")
@@ -163,6 +163,6 @@ def test_provider_for_sdk_1_gets_the_migration_steps(site: Site, module: str, co
 
     told = str(caught.value)
     assert told.startswith(
-        "cloud provider 'acme' of ccm-acme 1.0 was written for SDK 1.0, this is 2.0"
+        "cloud provider 'acme' of ccm-acme 1.0 was written for SDK 1.0, the daemon has 2.0"
     )
     assert told.endswith(f'then decorate {module}:open_cloud with @cloud.provider(sdk="2.0")')
