@@ -744,7 +744,7 @@ class FromKubermatic(Driver[Callable[[Resolver], KubermaticProvider]]):
 
     async def list_machines(self, req: ListMachinesRequest) -> Sequence[MachineRecord]:
         """Raise `Unimplemented`: Kubermatic's interface has no listing."""
-        raise errors.Unimplemented(f"a Kubermatic provider cannot list machines of {req.pool}")
+        raise errors.Unimplemented(f"a Kubermatic provider cannot list the machines of {req.pool}")
 
     async def migrate_uid(self, req: MachineRequest, former: str) -> None:
         """Replace the UID `former` in the instance's labels or tags by the UID of the request.
@@ -836,7 +836,7 @@ cluster without a cloud-controller-manager: `kubermatic://<cloudProvider>/<UID o
 
 
 def _keep_made_up_id(info: MachineInfo, req: MachineRequest) -> MachineInfo:
-    """Return the data about a VM; if the machine's provider ID is made up, with that ID.
+    """Return the data about a VM, with the machine's provider ID if that is made up (`MADE_UP_ID`).
 
     The VM was found by UID, and the ID on machine and node cannot change.
     """

@@ -52,7 +52,7 @@ Opener = Callable[[Context], AbstractAsyncContextManager[Cloud]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class provider:  # noqa: N801 - a decorator
-    """Decorator that turns an async generator function that yields one `Cloud` into a provider.
+    """Decorator for an async generator function that yields one `Cloud`; the result is a provider.
 
     ```python
     @cloud.provider(sdk="2.0", config=Config)

@@ -123,7 +123,7 @@ class Authorizer(Protocol):
 
 
 class QuotaLimiter:
-    """Rate limiter that allows `calls` requests in any `period_s` seconds, in FIFO order.
+    """Rate limiter that allows at most `calls` requests in any `period_s` seconds, in FIFO order.
 
     For a quota of the form "N calls per period"; bursts beyond the quota wait. Raises ValueError
     for a quota that allows no calls.
@@ -393,7 +393,7 @@ async def open_client(  # noqa: PLR0913 - settings by name, most with a default
     if authorization and "@" in urlsplit(url).netloc:
         raise ConfigError(
             f"the URL of the cloud, {redact.mask_text(url)}, contains a user or a password; "
-            "remove them, other credentials are configured"
+            "remove them, because other credentials are configured"
         )
     try:
         proxy = proxies.ProxySettings.from_environ().proxy_for(url)

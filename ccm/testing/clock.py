@@ -171,8 +171,8 @@ class _Jumping(selectors.DefaultSelector):
         if self._jumps > _JUMP_LIMIT:
             self._jumps = 0  # the cleanup of the test still needs timers
             raise RuntimeError(
-                f"{_JUMP_LIMIT} timers in one loop; the test may wait for an event that never "
-                "comes while a periodic timer runs"
+                f"the event loop jumped to {_JUMP_LIMIT} timers; the test may wait for an event "
+                "that never comes while a periodic timer runs"
             )
         # Use the timer's recorded deadline: rounding makes "now plus timeout" miss it.
         reached = self._loop.virtual_s + timeout

@@ -126,7 +126,7 @@ class MachineFaultCases:
         same(len(await machines.vm_provider_ids()), int(what == "create"), "VMs in the cloud")
         await machines.delete(identity)
         left = len(await harness.beside_vms())
-        assert left == 0, f"{left} of {beside} resources of VMs left"
+        assert left == 0, f"{left} resources of VMs left; {beside} existed before the lost answer"
 
     @pytest.mark.parametrize("number", range(1, WRITES + 1))
     async def test_a_creation_that_failed_can_be_deleted(
@@ -288,7 +288,7 @@ class MachineContract(OpeningCases, MachineFaultCases):
 
     @pytest.fixture
     def machines(self, cloud: Cloud, harness: Harness) -> Machines:
-        """Return the driver's caller for the machines of our cluster."""
+        """Return a caller of the driver for the machines of our cluster."""
         return machine_probes.machines_of(cloud, harness)
 
     # --- one VM ---------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ OPT_OUTS: Mapping[str, str] = {
     "names_are_marks": "a load balancer's name contains its Service's UID and marks the owner",
     "no_source_ranges": "load balancers ignore `loadBalancerSourceRanges`",
     "free_writes": "a write without a change is free, so that ensure may repeat it",
-    "no_machine_marks": "VMs have no owner mark: only the provider ID identifies ours",
+    "no_machine_marks": "VMs have no owner mark; only the provider ID tells which VM is ours",
     "found_by_uid": "the only owner mark of a VM is its machine's UID; provider IDs are not read",
 }
 """Permitted deviations from the contract, with their meaning."""
@@ -111,8 +111,8 @@ class Harness:
     """Controls one cloud: a fake, a simulator, or a real account.
 
     Attributes:
-        faults: name of a fault, a key of `PROMISED` or `hang` -> argument for `fail`. The cases of
-            other faults are skipped.
+        faults: name of a fault (a key of `PROMISED`, or `hang`) -> argument for `fail`. The cases
+            of other faults are skipped.
         opt_outs: key of `OPT_OUTS` -> reason, which the test report shows. Declare a deviation
             here instead of overriding a case.
         patience_s: maximum duration of one call during a fault, in seconds. It must exceed the

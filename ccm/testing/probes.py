@@ -476,7 +476,7 @@ async def retry_after_hints(ask: Callable[[], Awaitable[T]]) -> T:
             return await by_provider(ask)
         except errors.RetryAfter as error:
             await asyncio.sleep(min(error.seconds, PAUSE_S))
-    pytest.fail(f"RetryAfter after {TRIES} attempts")
+    pytest.fail(f"the call still raises RetryAfter after {TRIES} attempts")
 
 
 async def retry_within_patience(harness: Harness, ask: Callable[[], Awaitable[T]]) -> T:
