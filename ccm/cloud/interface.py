@@ -379,8 +379,9 @@ class LoadBalancerDigests(Protocol):
     async def list_load_balancers(self, cluster_name: str) -> Sequence[LoadBalancerRecord]:
         """Return all load balancers of this cluster in their actual state.
 
-        Called once after a start and once per `--load-balancer-drift-check-period`. On an
-        error the daemon retries a few times, then calls `ensure_load_balancer` for every Service.
+        Called once after a start and once per `--load-balancer-drift-check-period`. On an error
+        after a start, the daemon retries a few times, then calls `ensure_load_balancer` for every
+        Service. On an error later, it waits for the next check.
         """
 
     def load_balancer_digest(

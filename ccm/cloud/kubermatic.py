@@ -527,7 +527,8 @@ def lookup_in(credentials: Credentials) -> Lookup:
 # --- marks of instances -------------------------------------------------------------------------
 
 MACHINE_UID = "machine-uid"
-"""Label with which Kubermatic's machine-controller marks an instance: the UID of its machine."""
+"""Label with which Kubermatic's machine-controller marks an instance; its value is the machine's
+UID."""
 
 
 class KubermaticMarks(Marks):
@@ -555,7 +556,7 @@ class KubermaticMarks(Marks):
 # --- from a provider to a driver ----------------------------------------------------------------
 
 MAX_AGE_S = 300.0
-"""Seconds for which the result of a validation counts (Kubermatic: 5 minutes)."""
+"""Seconds for which the result of a validation is cached (Kubermatic: 5 minutes)."""
 
 CLEANUP_RETRY_S = 10.0
 """Delay before an unfinished clean-up is repeated (Kubermatic: 10 s)."""
@@ -620,7 +621,7 @@ class ValidationCache:
 
         Args:
             spec: the spec.
-            digest: digest of the credentials, and whatever else determines the result.
+            digest: digest of the credentials, followed by other values that determine the result.
             validate: validates the spec.
 
         Raises:
@@ -666,8 +667,9 @@ def from_kubermatic(
     """Adapt a provider with Kubermatic's interface.
 
     Args:
-        make: returns a provider that reads config variables with a resolver. It is called for each
-            request, as by Kubermatic, so share clients and rate limits between the providers.
+        make: returns a provider that reads config variables with the given resolver. It is called
+            for each request, as by Kubermatic, so share clients and rate limits between the
+            providers.
         names: values of `cloudProvider` that the provider serves; at least one.
         environ: environment variables that replace values which a provider spec leaves out;
             None = no variables.

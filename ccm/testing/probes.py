@@ -409,7 +409,7 @@ CLUSTER = "contract"
 
 TRIES = 200
 PAUSE_S = 0.02
-"""Retries after `RetryAfter`: maximum number, and maximum pause in seconds."""
+"""Maximum attempts of a call that raises `RetryAfter`, and maximum seconds between two of them."""
 
 CANCEL_AFTER = (*range(8), 10, 15, 20, 30, 40)
 """Numbers of event-loop steps after which a call is cancelled, one attempt for each number."""
