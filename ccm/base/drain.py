@@ -96,7 +96,7 @@ _UNIT: ContextVar[_Unit | None] = ContextVar("unit", default=None)
 def exempt() -> None:
     """Exempt the current task, and tasks it starts later, from the drain.
 
-    For the task that stores records of changes: the records must follow the last change.
+    For the task that stores records of changes: it must still store the record of the last change.
     """
     _DRAIN.set(None)
 

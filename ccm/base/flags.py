@@ -37,7 +37,7 @@ class FlagKind(Generic[T]):
         word: name of the kind in help, such as `duration`.
         expected: description of a valid value, to complete the sentence "it takes ...".
         parse: converts text to a value; raises ValueError for invalid text.
-        write: converts a value to text in the syntax of `parse`; lists are enclosed in brackets.
+        write: converts a value to the text that `parse` accepts, but puts lists into brackets.
         bare_value: text of the value if the flag is given without a value. A flag of such a kind
             never takes the next word as its value. None = a value is required.
         merge: combines the values of repeated flags; None = the last value wins.

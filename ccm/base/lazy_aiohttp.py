@@ -27,7 +27,7 @@ class LazyTrustContext(ssl.SSLContext):
 
 @contextmanager
 def _without_authorities() -> Iterator[None]:
-    """Create TLS contexts without authorities inside the block.
+    """Make each TLS context that is created inside the block start without authorities.
 
     Every way to load the default authorities calls `SSLContext.set_default_verify_paths`.
     """
@@ -59,7 +59,7 @@ from aiohttp.http_exceptions import HttpProcessingError  # noqa: E402 - after th
 
 
 def describe_error(error: BaseException) -> str:
-    """Return why a connection failed; aiohttp's messages mention TLS even without TLS."""
+    """Return why a connection failed; aiohttp's own texts mention TLS even for plain HTTP."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         error = error.certificate_error
     elif isinstance(error, aiohttp.ClientConnectorError):
@@ -87,7 +87,7 @@ def is_not_tls(error: BaseException) -> bool:
 
 
 _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL")
-"""Reasons that versions of the TLS library give for bytes that are not TLS."""
+"""Reasons that the various versions of the TLS library give for bytes that are not TLS."""
 
 _NUMBERS = re.compile(r"\[(?:Errno -?\d+|[A-Z0-9_: ]+)\] | \(_ssl\.c:\d+\)")
 

@@ -49,8 +49,11 @@ class LeaseGuard:
         _GUARD.set(self)
 
     def extend(self, until: float) -> None:
-        """Set the expiry of the lease, in seconds of `clock.monotonic`, also for running
-        operations."""
+        """Set the expiry of the lease, which also ends the operations that run at that time.
+
+        Args:
+            until: the expiry, in seconds of `clock.monotonic`.
+        """
         self._until = until
         if self._expiry_timer is not None:
             self._expiry_timer.cancel()
@@ -73,8 +76,11 @@ class LeaseGuard:
             self._outer.check()
 
     def register(self, limit: asyncio.Timeout) -> None:
-        """Register an operation that the lease limits; raise `LeaseExpired` if it must not
-        start."""
+        """Register the time limit of an operation, so that the expiry of the lease ends it.
+
+        Raises:
+            LeaseExpired: the lease may have expired; the operation must not start.
+        """
         self.check()
         self._operations.add(limit)
         if self._outer is not None:
@@ -159,12 +165,12 @@ class Watchdog:
         self._deadlines: dict[str, float] = {}
 
     def arm(self, reason: str, seconds: float) -> None:
-        """End the process after some seconds; replaces the deadline with the same reason."""
+        """End the process after `seconds`; this replaces the former deadline for the reason."""
         self._deadlines[reason] = time.monotonic() + seconds
         self._set()
 
     def cancel(self, *reasons: str) -> None:
-        """Cancel the deadlines with these reasons, or all if none is given; idempotent."""
+        """Cancel the deadlines for these reasons; without arguments, all deadlines. Idempotent."""
         for why in reasons or tuple(self._deadlines):
             self._deadlines.pop(why, None)
         self._set()

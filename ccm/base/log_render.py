@@ -1,7 +1,8 @@
 """Rendering of log lines: klog's text, klog's JSON, or colours for a developer's terminal.
 
-A renderer receives the facts of a line. Four keys are special: `event` (the message), `_caller`,
-`logger` and, on leveled lines, `v`. The renderer removes them and writes the other facts in order.
+A renderer receives the facts of a line, and may modify the mapping. Some keys have a fixed meaning
+and place: `event` (the message), `_caller`, `logger`, `error`, `exception` (the traceback) and, on
+leveled lines, `v`. The other facts follow in their order.
 """
 
 from __future__ import annotations

@@ -81,8 +81,7 @@ def histogram(
 
 
 class FormerName(Collector):
-    """Collector that also exports a gauge or plain counter under its former name, for one
-    release."""
+    """Collector for the former name of a gauge or plain counter, kept for one release."""
 
     def __init__(self, metric: Gauge, name: str) -> None:
         self.metric, self.name = metric, name

@@ -19,7 +19,8 @@ from ccm.base.parsing import parse_digits
 NO_PROXY_HOSTS = "localhost,127.0.0.0/8,::1,169.254.0.0/16,fe80::/10,fd00:ec2::254"
 """Hosts without a proxy, in NO_PROXY syntax: loopback, link-local and metadata services.
 
-A metadata service returns the credentials of the machine that sends the request.
+A metadata service returns the credentials of the machine that sends the request; through a proxy,
+that would be the proxy's machine.
 """
 
 _PORTS = {"http": 80, "https": 443}
@@ -56,7 +57,8 @@ class ProxySettings:
         The password of the proxy is masked in all output from then on.
 
         Raises:
-            ValueError: the variable is not the URL of an HTTP proxy, or its password is too long.
+            ValueError: the value of the variable is not the URL of an HTTP proxy, or contains a
+                password that is too long.
         """
         parts = urlsplit(url)
         given = {"http": self.http, "https": self.https}.get(parts.scheme, "")

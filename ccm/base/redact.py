@@ -54,7 +54,7 @@ CUT_MARGIN = 512
 recognised."""
 
 MAX_LASTING, MAX_TRANSIENT = 256, 8
-"""Maximum numbers of lasting and of transient secrets in `register`; the newest are kept. Each
+"""Maximum numbers of lasting and of transient secrets that `register` keeps, the newest ones. Each
 secret costs time in every line."""
 
 _MASK = MASK.encode()

@@ -28,7 +28,7 @@ LOAD_ERRORS = (YAMLError, ValueError, OverflowError, RecursionError)
 
 
 def load(data: bytes | IO[str], *, case_insensitive: bool = False) -> Any:
-    """Return the content of a document; raise one of `LOAD_ERRORS`.
+    """Return the content of a document; if it is unreadable, raise one of `LOAD_ERRORS`.
 
     Args:
         case_insensitive: whether names that differ only in case are duplicates.
@@ -37,13 +37,12 @@ def load(data: bytes | IO[str], *, case_insensitive: bool = False) -> Any:
 
 
 def load_all(data: bytes | IO[str]) -> list[Any]:
-    """Return the contents of all documents in a file; raise one of `LOAD_ERRORS`."""
+    """Return the contents of all documents; if one is unreadable, raise one of `LOAD_ERRORS`."""
     return list(yaml.load_all(data, _Strict))
 
 
 def describe_error(error: Exception) -> str:
-    """Return the fault of a document and its position, without quoting values: they may be
-    secret."""
+    """Return the fault of a document and its position, without values, which may be secret."""
     if isinstance(error, _DuplicateName):
         return str(error)
     if isinstance(error, RecursionError):
@@ -79,7 +78,7 @@ class _Strict(yaml.SafeLoader):
 
     @staticmethod
     def canonical_name(name: str) -> str:
-        """Return a text that is equal for names that are duplicates."""
+        """Return the same text for all names that count as duplicates of each other."""
         return name
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def console(out: TextIO, environ: Mapping[str, str]) -> Console | None:
     """Return a rich console for `out`, or None if only plain lines are possible.
 
-    The result is None if `out` is not a terminal, is a dumb terminal, or if rich is not installed.
+    The result is None if `out` is not a terminal or is a dumb one, or if rich is not installed.
     The console prints brackets literally, not as markup.
 
     Args:

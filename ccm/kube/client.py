@@ -38,8 +38,8 @@ PAGE_SIZE = 500
 """Objects per page (chunk size of client-go's pager): decoding a page takes a few milliseconds."""
 
 IDLE_GRACE_S = 30.0
-"""Seconds for which a watch may be silent after the time at which the server should end it: a busy
-server may end the watch late. After a longer silence the connection counts as dead."""
+"""Seconds by which the idle timeout of a watch exceeds the requested duration: a busy server may
+end the watch late. After a longer silence the connection counts as dead."""
 
 _JSON = "application/json"
 _STRATEGIC = "application/strategic-merge-patch+json"

@@ -1,9 +1,9 @@
 """Address of the API server and identity: from a Pod's service account, or from a kubeconfig.
 
-`load` reads all files at once and returns their signatures. A caller that watches these files can
-call `load` again, and test the result before use. Each setting of a kubeconfig is either honoured
-or rejected by name. An ignored proxy or impersonation would send requests to the wrong server or
-with the wrong identity.
+`load` reads all files at once, and returns the signatures of the files with credentials and
+certificate authorities. A caller that watches these files can call `load` again, and test the
+result before use. Each setting of a kubeconfig is either honoured or rejected by name. An ignored
+proxy or impersonation would send requests to the wrong server or with the wrong identity.
 
 The package `kubernetes` is not used, because it accepts any YAML as a kubeconfig. It also loads
 models of the whole API, which takes ten times the CPU time of the rest of the start.
@@ -54,7 +54,7 @@ class Kubeconfig:
         paths: paths of files, joined by the path separator; missing files are skipped.
 
     Raises:
-        ClusterConfigError: all files are missing, or a file is unreadable or no kubeconfig.
+        ClusterConfigError: all files are missing, or a file is unreadable or is not a kubeconfig.
     """
 
     def __init__(self, paths: str) -> None:
@@ -84,7 +84,7 @@ class Kubeconfig:
             name: name of the section.
 
         Raises:
-            ClusterConfigError: the section is missing or no mapping.
+            ClusterConfigError: the section is missing or is not a mapping.
         """
         for path, content in self._files.items():
             for entry in content.get(f"{kind}s") or ():
@@ -100,7 +100,7 @@ def _content(path: Path) -> Mapping[str, Any]:
     """Return the content of a kubeconfig.
 
     Raises:
-        ClusterConfigError: the file is unreadable or no kubeconfig.
+        ClusterConfigError: the file is unreadable or is not a kubeconfig.
     """
     # Imported here, because a daemon inside a cluster needs no YAML parser.
     from ccm.base import strict_yaml
@@ -208,7 +208,7 @@ class KubeconfigSection:
 
         Args:
             field: name of the field with the path.
-            parts: reads the file.
+            parts: reads the file, and records its signature.
         """
         inline = self.data(f"{field}-data")
         file = self.path(field)
@@ -285,8 +285,8 @@ class ClusterConfig:
         namespace: namespace of this Pod, or of the kubeconfig's context.
         disable_compression: whether to request uncompressed responses.
         source: origin of the configuration, for messages.
-        files: signature of each file that was read, by path, taken before the read. Kubeconfigs
-            and files that an exec plugin reads are not included.
+        files: path -> signature of each file with a credential or certificate authorities, taken
+            before the read. Files that only an exec plugin reads are not included.
     """
 
     server: str

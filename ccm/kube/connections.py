@@ -46,7 +46,7 @@ _WAITS = aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S)
 
 _REPEATABLE = frozenset({"GET", "PUT", "DELETE"})
 """Idempotent methods (RFC 9110, 9.2.2), which are sent again if a reused connection fails: the
-server may close it at the moment of its next use."""
+server may have closed the idle connection just before."""
 
 _INTERIM = frozenset({100, 102, 103})
 """Statuses of interim responses, which precede the final response."""

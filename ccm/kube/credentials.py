@@ -50,7 +50,7 @@ class CredentialSource(Protocol):
 
 
 class StaticCredentials:
-    """Source with one credential that never changes; None = anonymous."""
+    """Source with one credential that never changes; without a credential, access is anonymous."""
 
     def __init__(self, credential: Credential | None = None) -> None:
         self._credential = credential or Credential()
@@ -115,7 +115,7 @@ def build_context(settings: TlsSettings) -> ssl.SSLContext:
     """Return the TLS context of a client; blocks for some milliseconds.
 
     Raises:
-        ssl.SSLError: a certificate or key is no valid PEM, or they do not match.
+        ssl.SSLError: a certificate or key is not valid PEM, or the two do not match.
         ValueError: the authorities contain no certificate, or the key is encrypted.
     """
     if settings.authorities is None:

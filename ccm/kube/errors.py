@@ -3,7 +3,7 @@
 ```text
 KubeError
 ├─ ApiError(status, reason, message)   the API server answered with an error
-│  ├─ Unauthorized 401                 rejected even after a renewal of the credential
+│  ├─ Unauthorized 401                 credential rejected, and no renewal helped
 │  ├─ Forbidden 403
 │  ├─ NotFound 404                     often expected
 │  ├─ Conflict 409                     read the object, then repeat the write
@@ -38,7 +38,7 @@ FailureKind = Literal["refused", "reset", "timeout", "silent", "garbage", "tls",
 - timeout: the response took too long
 - silent: a watch received no byte for too long
 - garbage: the bytes cannot be decoded
-- tls: the TLS handshake failed
+- tls: the TLS settings are unusable, or the handshake failed
 - credentials: no credential is available
 """
 
@@ -137,7 +137,7 @@ class ApiError(KubeError):
 
 
 class Unauthorized(ApiError):
-    """401: the server rejects the credential, even after a renewal."""
+    """401: the server rejects the credential; a renewal was impossible or did not help."""
 
 
 class Forbidden(ApiError):

@@ -4,8 +4,8 @@
 Events are best effort: an event that cannot be queued or written is dropped and counted in a
 metric. Rules and limits are client-go's (tools/record):
 
-- Events that differ only in their message are combined after ten different messages, with at most
-  ten minutes between two of them.
+- Events that differ only in their message are combined from the tenth different message on, until
+  ten minutes pass without such an event.
 - The count of an event that was written before is increased.
 - A token bucket for each source, object and type limits the events about one broken object.
 
@@ -102,7 +102,7 @@ class EventCorrelator:
         self._buckets: OrderedDict[Hashable, Bucket] = OrderedDict()
 
     def correlate(self, event: Event, now: datetime) -> EventWrite | None:
-        """Return what to write for a new event, which `stamp` has built; None = drop it as spam."""
+        """Return the write for an event that `stamp` returned; None = drop the event as spam."""
         origin = _origin(event)
         event, key = self._combine(event, origin, now)
         counted, repeated = self._count(event, key)
@@ -210,7 +210,7 @@ class EventRecorder:
     """Records the events of one component.
 
     Args:
-        sink: resource of Events, whose client should have a separate rate limiter.
+        sink: resource of Events; its client should have a rate limiter of its own.
         component: name of the reporting component.
         rng: source of the random first delay.
     """

@@ -215,7 +215,7 @@ class ExecPlugin:
 
 
 def _read_output(program: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
-    """Wait for the end of a program, and return its stdout and the end of its stderr; blocks.
+    """Wait until a program ends; return its stdout and the last part of its stderr; blocks.
 
     A program that prints more than `MAX_OUTPUT` is killed, so that memory use is limited.
     """

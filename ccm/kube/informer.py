@@ -1,18 +1,18 @@
 """Informers: one cache per kind for the whole process, with event handlers.
 
-Handlers are plain functions that put a key into a work queue and return. They are called one after
-another after a change of the store, so each handler finds the new state there. An error of a
-handler is logged and does not stop the others. Counterpart in client-go: SharedIndexInformer and
-SharedInformerFactory.
+Handlers are plain functions that put a key into a work queue and return. After each change of the
+store, they are called one by one, so each handler finds the new state in the store. An error of a
+handler is logged and does not stop the other handlers. Counterpart in client-go:
+SharedIndexInformer and SharedInformerFactory.
 
 A reflector keeps the store equal to the API server. First it opens a watch that begins with the
 existing objects (watch-list). If the server refuses or ignores watch-list, the reflector uses lists
 in pages from then on, each followed by a watch. When a watch ends, the next watch starts at the
 last resourceVersion of an event or bookmark. A new list follows only after an expired version
 (410), a version that the server does not have yet, or several watches in a row without progress.
-After a new list, handlers are called only for objects that are new, changed or deleted. Failures
-have a common back-off; expired versions have another. An outage is logged at its start, every few
-minutes, and at its end.
+After a new list, handlers are called only for objects that are new, changed or deleted. Failed
+lists and watches share one back-off; expired versions have another. An outage is logged at its
+start, every few minutes, and at its end.
 """
 
 from __future__ import annotations
@@ -137,10 +137,10 @@ class ReflectorSettings:
         open_timeout_s: maximum time until the server begins to answer a watch.
         idle_timeout_s: maximum time without a byte before a watch is aborted; None = a little more
             than the requested duration of the watch.
-        overtime_s: time by which a watch may exceed its requested duration before the reflector
-            ends it, because the server ignores the duration.
-        initial_idle_timeout_s: maximum time without an event until the initial events are complete;
-            a server that exceeds the time counts as a server without watch-list.
+        overtime_s: time by which a watch may exceed its requested duration. After that, the server
+            ignores the duration, and the reflector ends the watch.
+        initial_idle_timeout_s: maximum time between two of the initial events; a server that
+            exceeds the time counts as a server without watch-list.
         initial_timeout_s: maximum time for all initial events; a server that exceeds the time
             counts as a server without watch-list.
         short_watch_s: minimum duration of a watch without progress; a shorter watch counts as a
@@ -389,7 +389,7 @@ class Reflector(Generic[T]):
             if left <= 0:
                 raise _WatchListIgnored("the initial events of a watch were not completed in time")
             await asyncio.sleep(left)
-        # A watch that lasts longer than a failing watch shows that the outage has ended.
+        # A watch that lasts for `short_watch_s` shows that the outage has ended.
         await asyncio.sleep(self._settings.short_watch_s)
         self.outage.record_success()
         await asyncio.sleep(timeout_s + self._settings.overtime_s)
@@ -568,7 +568,8 @@ class Informer(Generic[T]):
 
         Args:
             name: name of the handler in logs.
-            on_add: called with the object, and whether it belongs to the first list.
+            on_add: called with the object, and whether it is an initial one: in the first list, or
+                already cached when the handler is added.
             on_update: called with the old and the new object, which are the same in a resync. The
                 UIDs differ if the object was recreated while no watch was open.
             on_delete: called with the last known state of a removed object, and whether its

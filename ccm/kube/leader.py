@@ -4,8 +4,8 @@ The rules and the wire format of one attempt (`LeaseLock`) are client-go's, so t
 client-go and this one may compete for the same Lease. The clocks of other replicas are never
 trusted. A lease expires when the spec of the Lease has not changed for `leaseDurationSeconds`,
 measured from the local time at which the last change was observed. Unlike in client-go, times are
-not rounded to seconds: a leader that renews more than once per second would seem to expire up
-to a second too early.
+not rounded to seconds: otherwise the lease of a leader that renews more than once per second would
+seem to expire up to a second too early.
 
 `LeaderElector` repeats the attempts. After an attempt, a standby waits for the first of three
 events:
@@ -155,9 +155,7 @@ class LeaseLock:
         self.is_renewed = False
         """Whether the last observed change of the Lease was a renewal by its holder."""
         self.former_holder = ""
-        """Holder from which this replica took over the lease; empty = no holder, or the holder had
-        released the lease.
-        """
+        """Holder from which this replica took over the lease; empty = there was no holder."""
         self.observed_at = -math.inf
         """Monotonic time at which a change of the Lease's spec was last observed."""
         self.outcome_unknown = False
@@ -302,7 +300,7 @@ class LeaseLock:
         transitions = 0
         acquired = format_micro_time(now)
         if old is None:
-            self.former_holder = ""  # that of an earlier attempt, which failed
+            self.former_holder = ""  # forget the holder that a failed attempt recorded
         else:
             transitions = old.lease_transitions or 0
             if old.holder_identity == self._identity:
@@ -384,7 +382,8 @@ class LeaderElector:
         before_release: awaited after the work has ended and before the lease is released. It must
             have a time limit, because a successor waits meanwhile. If it returns False, some work
             has not ended, and the lease is left to expire instead.
-        on_rival: called with the holder when another holder renews the lease; once for each holder.
+        on_rival: called with the identity of another replica when that replica renews the lease;
+            once for each replica.
         ended: as for `LeaseLock`.
         rng: source of jitter.
     """
@@ -441,14 +440,12 @@ class LeaderElector:
         silent_s = clock.monotonic() - self._lock.observed_at
         return (
             f"lease {self._config.name} could not be renewed for {silent_s:.0f} s; after "
-            f"{self._config.renew_deadline_s:g} s another replica may become leader"
+            f"{self._config.renew_deadline_s:g} s this replica stops leading"
         )
 
     @property
     def former_holder(self) -> str:
-        """Holder from which this replica took over the lease; empty = no holder, or the holder had
-        released the lease.
-        """
+        """Holder from which this replica took over the lease; empty = there was no holder."""
         return self._lock.former_holder
 
     @property
@@ -620,7 +617,7 @@ class LeaderElector:
         while (left := self._renewed_at + self._config.renew_deadline_s - clock.monotonic()) > 0:
             if await self._attempt(left):
                 return True
-            # If another replica holds the lease, it is lost before the deadline.
+            # Once another replica holds the lease, there is no reason to wait for the deadline.
             if self._lock.holder and not self._lock.is_ours:
                 return False
             left = self._renewed_at + self._config.renew_deadline_s - clock.monotonic()

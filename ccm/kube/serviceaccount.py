@@ -29,8 +29,8 @@ EXPIRATION_S = 3600
 """Requested lifetime of a token in seconds (cloud-provider, dynamic client builder)."""
 
 MIN_LIFETIME_S = 600.0
-"""Minimum lifetime in seconds that is assumed for a token: a shorter lifetime may be wrong because
-of clock differences."""
+"""Minimum lifetime in seconds that is assumed for a token: a shorter one may only result from the
+difference between this clock and the API server's."""
 
 REFRESH_FRACTION = 0.8
 """Fraction of a token's lifetime after which it is renewed (cloud-provider, dynamic client

@@ -41,13 +41,13 @@ CUT_RETRY_S = 1.0
 
 WATCH_START_TIMEOUT_S = 30.0
 """Time limit in seconds for the head of the response to a streamed GET. The stream itself has no
-time limit, so a server that hangs at the start would not be noticed."""
+time limit; without this one, a server that hangs at the start would not be noticed."""
 
 MAX_LINE = 32 * 1024 * 1024
 """Maximum bytes of a watch line; an object has at most a few MiB, so a longer line is invalid."""
 
 _SLOW_LIMITER_S = 0.05
-"""Minimum wait for the rate limiter, in seconds, that is logged (client-go)."""
+"""A wait for the rate limiter that takes more than these seconds is logged (client-go)."""
 
 _UNLIMITED = contextlib.nullcontext()
 _READS_ONLY = "this program is read-only"

@@ -66,7 +66,7 @@ _retries = metrics.counter(
 
 
 def longest_running() -> Mapping[str, float]:
-    """Return, by name of the queue, the seconds since its oldest current processing began."""
+    """Return queue name -> seconds since the longest running processing began; 0 = idle queue."""
     (family,) = _longest.collect()
     return {sample.labels["name"]: sample.value for sample in family.samples}
 

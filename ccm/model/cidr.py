@@ -14,7 +14,7 @@ from ccm.model.ip import parse_ip
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 MAX_RANGES = 2
-"""Maximum number of Pod ranges of a cluster: one of each address family."""
+"""Maximum number of Pod ranges of a cluster: one of each IP family."""
 
 _MAPPED_BITS = 96
 

@@ -77,7 +77,7 @@ class Strategy(Enum):
 
 
 class Preserve(Enum):
-    """Value of the annotation, on a machine or its node, that preserves a failed machine."""
+    """Value of the preserve annotation of a machine or its node: when a failed machine is kept."""
 
     UNSET = ""
     NO = "false"
@@ -200,7 +200,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedMachine:
-    """Entry for a machine whose last operation failed, in the status of its set and deployment.
+    """Machine whose last operation failed, as listed in the status of its set and deployment.
 
     Attributes:
         name: name of the machine.
@@ -220,12 +220,13 @@ class MachineClass(KubeObject, frozen=True, kw_only=True):
 
     Attributes:
         provider: name of the provider; empty = the configured provider.
-        provider_field: path of `provider` in the machine that contains the class; empty = the class
-            is an object.
+        provider_field: path of the provider's name in the machine that contains the class; empty =
+            the class is an object of its own.
         provider_spec: properties of the VMs, in the schema of the provider's driver.
         secrets: namespace and name of each Secret with credentials or user data; if several Secrets
             have the same key, the last Secret counts.
-        references: keys of Secrets and ConfigMaps with credentials, instead of `secrets`.
+        references: references to the keys of Secrets and ConfigMaps that contain credentials, in an
+            API group without `secrets`.
         imports: provider IDs of VMs that machines may own even if the labels or tags of the VMs
             name another owner.
         extra_capacity: resources that are added to the capacity of nodes.
@@ -395,7 +396,7 @@ class SetStatus:
         observed: generation of the spec that this status describes (`observedGeneration`).
         replicas: number of machines.
         labeled: number of machines with all labels of the template.
-        ready: number of machines that count as ready.
+        ready: number of machines in the phase Running.
         available: number of machines that have been ready for `min_ready_s`.
         preserved: number of failed machines that are preserved.
         preserved_by_us: number of machines that the controller preserved, not a user.
@@ -423,11 +424,11 @@ class DeploymentStatus:
     Attributes:
         observed: generation of the spec that this status describes (`observedGeneration`).
         replicas: number of machines.
-        updated: number of machines of the newest template.
-        ready: number of machines that count as ready.
+        updated: number of machines in the set with the newest template.
+        ready: number of machines in the phase Running.
         available: number of machines that have been ready for `min_ready_s`.
         preserved: number of failed machines that are preserved.
-        unavailable: number of machines that are missing or unavailable.
+        unavailable: replicas of the sets less `available`; at least 0.
         conditions: conditions of the deployment, including those of other writers.
         collisions: number of collisions with names of existing sets (`collisionCount`); the number
             is hashed into the name of the next set.
@@ -500,8 +501,8 @@ class MachineSet(MachineOwner, frozen=True, kw_only=True):
         may_grow: whether machines may be created: the set is not frozen, and is not an old set in
             an update in place.
         scaled: time at which the cluster autoscaler last changed the replicas; None = never.
-        deletes_newest: whether of several equal machines the newest is deleted first, instead of
-            the oldest.
+        deletes_newest: whether, of several machines that could equally be deleted, the newest is
+            deleted first, instead of the oldest.
         status: observed state.
     """
 

@@ -22,7 +22,7 @@ class Wire(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True, gc=F
 
 
 def enum(*values: str) -> msgspec.Meta:
-    """Return metadata with the allowed values of a field in the CRD schema.
+    """Return metadata that lists the allowed values of a field, for the schema of the CRD.
 
     The decoder accepts other values, too.
     """
@@ -69,7 +69,7 @@ class ObjectReference(Wire, frozen=True, kw_only=True):
 
 
 class KubeObject(Wire, frozen=True, kw_only=True):
-    """Object with metadata; `labels` and `annotations` are empty instead of null."""
+    """Object with metadata; `labels`, `annotations` and `finalizers` are empty instead of null."""
 
     metadata: ObjectMeta
 

@@ -95,7 +95,7 @@ REASON_INITIALIZATION_FAILED = "InitializationFailed"
 """Warning event on a Node: initialisation failed; the message is the cause. Ours."""
 
 REASON_DELETING_NODE = "DeletingNode"
-"""Normal event on a Node: the node is deleted because its cloud no longer has the instance."""
+"""Normal event on a Node: the node is deleted because the cloud no longer has its instance."""
 
 REASON_DELETING_NODE_FAILED = "DeletingNodeFailed"
 """Warning event on a Node: the deletion failed; the message has the cause."""
@@ -169,13 +169,13 @@ LABEL_ROLE = "kubernetes.io/role"
 """Role of a node: a label with the prefix, or the value of the older label."""
 
 EXTENSION_EXEC = "client.authentication.k8s.io/exec"
-"""Extension of a kubeconfig's cluster that is passed to its credential plugin."""
+"""Extension of a cluster in a kubeconfig; its content is passed to the exec plugin."""
 
 BOOTSTRAP_TOKEN_PREFIX = "bootstrap-token-"  # noqa: S105 - of a name
-"""Prefix of the name of a Secret in kube-system with a bootstrap token."""
+"""Name prefix of the Secrets in kube-system that contain a bootstrap token."""
 
 BOOTSTRAP_TOKEN_TYPE = "bootstrap.kubernetes.io/token"  # noqa: S105 - a type
-"""Type of a Secret with a bootstrap token."""
+"""Type of the Secrets that contain a bootstrap token."""
 
 ANNOTATION_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 """On objects that were written with `kubectl apply`; no other program may change it."""
@@ -184,13 +184,13 @@ ANNOTATION_REVISION = "deployment.kubernetes.io/revision"
 ANNOTATION_REVISION_HISTORY = "deployment.kubernetes.io/revision-history"
 ANNOTATION_DESIRED_REPLICAS = "deployment.kubernetes.io/desired-replicas"
 ANNOTATION_MAX_REPLICAS = "deployment.kubernetes.io/max-replicas"
-"""On a machine set, as on a ReplicaSet: desired and maximum replicas of its deployment, when the
-deployment controller last scaled the set."""
+"""On a machine set, as on a ReplicaSet: its revision, its earlier revisions, and the desired and
+maximum replicas of its deployment when the deployment controller last scaled the set."""
 
 ANNOTATION_SCALE_DOWN_DISABLED = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
 ANNOTATION_SCALE_DOWN_DISABLED_BY_US = "cluster-autoscaler.kubernetes.io/scale-down-disabled-by-mcm"
-"""On a Node: a machine controller, not a user, set the annotation `scale-down-disabled`, which
-keeps the cluster autoscaler from removing the node."""
+"""On a Node: `scale-down-disabled` keeps the cluster autoscaler from removing the node. The second
+annotation records that a machine controller, not a user, set the first."""
 
 SAFE_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 """Characters of generated names, without vowels, so that no words result (the safe encoding of

@@ -123,7 +123,8 @@ def node_condition_patch(
 ) -> Patch:
     """Return the status patch for a condition.
 
-    The patch has all fields, because the API server keeps the old value of an absent field.
+    The patch has all fields of the condition, because the API server keeps the old value of an
+    absent field.
 
     Args:
         kind: type of the condition.

@@ -2,7 +2,7 @@
 
 At most one owner of an object is its controller. A patch replaces the whole list of owners, because
 custom resources have no merge key for this list. The precondition of a patch is the resourceVersion
-of the object from which the list was computed.
+from which the list was computed.
 """
 
 from __future__ import annotations

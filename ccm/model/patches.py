@@ -115,8 +115,8 @@ def json_patch(before: Any, after: Any, path: str = "") -> Iterator[dict[str, An
     Objects are compared field by field; other values, also lists, are replaced as a whole.
 
     Args:
-        before: the value.
-        after: the value that results from the patch.
+        before: value to patch.
+        after: value that results from the patch.
         path: JSON Pointer of the value; empty = the document.
     """
     if not (isinstance(before, Mapping) and isinstance(after, Mapping)):

@@ -1,6 +1,7 @@
 """Label selectors as text and as objects: parsing and matching.
 
-`a=b`, `a==b`, `a!=b`, `a in (x,y)`, `a notin (x,y)`, `a`, `!a`, joined by commas.
+A selector as text consists of requirements, joined by commas: `a=b`, `a==b`, `a!=b`, `a in (x,y)`,
+`a notin (x,y)`, `a`, `!a`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _TERM = re.compile(
 
 
 class BadSelectorError(ValueError):
-    """The selector is malformed, or uses a field that cannot be selected."""
+    """The selector is malformed, or is a field selector for a field that cannot be selected."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

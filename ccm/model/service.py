@@ -68,7 +68,7 @@ class PortStatus(Wire, frozen=True, kw_only=True):
 
 
 class LoadBalancerIngress(Wire, frozen=True, kw_only=True):
-    """Address of a load balancer; for an `ip`, the API server sets an absent `ip_mode`."""
+    """Address of a load balancer; if `ip` is set, the API server adds a missing `ip_mode`."""
 
     ip: str = ""
     hostname: str = ""
