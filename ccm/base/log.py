@@ -292,8 +292,8 @@ def setup(
 def capture_python_errors() -> None:
     """Log the warnings and unhandled errors that Python itself would write to stderr.
 
-    Otherwise the error of a library's thread or of a `__del__` would bypass the log, and its
-    secrets would not be masked.
+    Otherwise the error of a library's thread or of a `__del__` would bypass the log, and secrets
+    in the error would not be masked.
     """
     python = logger("python")
 

@@ -545,7 +545,7 @@ def _exec_environ(section: KubeconfigSection) -> dict[str, str]:
                         raise section.error("env", f"{name} {problem}") from problem
                 environ[name] = value
             case _:
-                raise section.error("env", "must be a list of name and value, both strings")
+                raise section.error("env", "must be a list of name and value pairs, all strings")
     return environ
 
 

@@ -77,7 +77,7 @@ V = TypeVar("V")
 
 _lists = metrics.counter(
     "ccm_kube_lists_total",
-    "Complete lists of a resource, by watch-list or in pages.",
+    "Lists of all objects of a resource, by watch-list or in pages.",
     ("resource", "mode"),
 )
 _watches = metrics.counter("ccm_kube_watches_total", "Watches opened.", ("resource",))

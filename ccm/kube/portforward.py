@@ -34,8 +34,8 @@ _CHUNK = 64 << 10
 """Maximum bytes of one message: the default buffer limit of a stream reader (asyncio)."""
 
 _CLOSE_S = 1.0
-"""Time limit in seconds for the closing handshake. Short, because the caller waits for it and its
-result does not matter."""
+"""Time limit in seconds for the closing handshake. Short, because the caller waits for it, but
+does not need a result."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -179,7 +179,7 @@ class ResourceKind(Generic[T]):
 def _kind(
     type_: type[T], plural: str, *, group: str = "", namespaced: bool = True, complete: bool = False
 ) -> ResourceKind[T]:
-    """Return a kind whose `kind` is the name of the type."""
+    """Return a kind of objects; the name of the type is also the value of `kind:`."""
     return ResourceKind(
         group=group,
         plural=plural,

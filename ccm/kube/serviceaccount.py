@@ -2,9 +2,9 @@
 
 With separate service accounts, each controller sends requests as `kube-system/<name>`: the API
 server's audit log distinguishes the controllers, and each has only the permissions it needs. The
-daemon creates a missing account. It requests the account's token, caches it, and renews it when
-most of its lifetime has passed. Counterpart in client-go: the token source of the dynamic client
-builder.
+daemon creates a missing account. It caches the token of each account, and requests a new token when
+most of the token's lifetime has passed. Counterpart in client-go: the token source of the dynamic
+client builder.
 """
 
 from __future__ import annotations

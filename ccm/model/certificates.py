@@ -32,7 +32,7 @@ class RequestStatus(Wire, frozen=True, kw_only=True):
 
 
 class CertificateSigningRequest(KubeObject, frozen=True, kw_only=True):
-    """Request for a certificate, signed after its approval."""
+    """Request for a certificate, which is signed once the request has been approved."""
 
     metadata: ObjectMeta
     spec: RequestSpec = RequestSpec()
