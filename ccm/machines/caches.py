@@ -98,11 +98,11 @@ class Caches:
         informers: informers of the control cluster, which stores the machines.
         client: client of the control cluster.
         namespace: namespace of the machine objects.
-        settings: settings from flags. An empty `cluster` becomes the UID of the namespace
-            `kube-system` of the target cluster; without target cluster (`has_target` False), the
-            UID of the namespace `namespace`.
+        settings: settings from flags. An empty `cluster` is replaced by the UID of the namespace
+            `kube-system` of the target cluster or, if `settings.has_target` is False, by the UID of
+            the namespace `namespace`.
         providers: returns the values of `provider` that the driver accepts.
-        target: the cluster that machines join; None = the control cluster.
+        target: the cluster that machines join; None = machines join the control cluster.
 
     Attributes:
         client: client of the control cluster.

@@ -37,7 +37,8 @@ class NodeStep(Enum):
     CANDIDATE = "candidate"
     SELECT = "select"
     RELEASE = "release"
-    """Remove the candidate label: the node's set has the newest template again."""
+    """Remove the update labels and the taint of old nodes: after a rollback, the node's set has the
+    newest template, and its update has not begun."""
     FINISH = "finish"
     """Uncordon an updated node; a taint keeps Pods off until its critical components are ready."""
 
