@@ -242,7 +242,7 @@ later.
 
 
 class EventRecorders:
-    """Event recorders of a cluster: one for each component; all use the same client.
+    """Event recorders of a cluster, one for each component, with a common client.
 
     Recorders deliver events in the background while the context is open. Leaving the context
     delivers the remaining events, for at most `FLUSH_S`, unless `abandon` was called.
@@ -296,7 +296,7 @@ class EventRecorders:
 
 
 OWN_CLUSTER = ""
-"""Role of the daemon's cluster, for controllers that use no other cluster."""
+"""Role of the daemon's cluster in `Manifest.roles`; other clusters have roles such as `target`."""
 
 
 def counts_deletions(options: Options) -> bool:

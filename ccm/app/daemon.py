@@ -1,6 +1,6 @@
 """The daemon: connects all components, and starts and stops them in order.
 
-Start: credentials, transport, provider (opening is retried until its cloud answers), leader
+Start: credentials, transport, provider (opening is retried after temporary failures), leader
 election. The leader then starts caches, events and controllers.
 
 Stop, on SIGTERM or SIGINT: wait for in-flight changes until the grace period is over. Then stop
@@ -54,7 +54,7 @@ Serve = Callable[[ServerContext], AbstractAsyncContextManager[asyncio.Task[None]
 """Context manager that serves HTTP; the task that it yields ends only with an exception."""
 
 FORCED_EXIT_DELAY_S = 2.0
-"""Maximum seconds to close everything before a forced exit, while cancelled cloud calls hang."""
+"""Maximum seconds for closing everything before a forced exit because of hanging cloud calls."""
 
 
 async def run(options: Options, environ: Mapping[str, str], serve: Serve = serving) -> int:

@@ -1,13 +1,14 @@
 """Leader election: one process holds the Lease; some controllers need another, shared Lease.
 
-The controllers of a leader migration run under a Lease that several managers share. Controllers
-whose manifest names a `SharedLease` keep out another program with the same task.
+The controllers of a leader migration run under a Lease that several managers share. A controller
+whose manifest has a `SharedLease` needs that Lease too, which excludes other programs with the same
+task.
 
-Two guards prevent a leader from working at the same time as its successor, even if its event loop
-was blocked or the process was suspended. `LeaseGuard` lets no operation start once the lease may
-have expired. `Watchdog` ends the process before the lease expires. Both measure from the moment at
-which the last successful renewal was sent. The successor measures from a later moment, at which
-it observed that renewal.
+Two guards prevent a leader from working at the same time as its successor, even if the leader's
+event loop was blocked or its process was suspended. `LeaseGuard` lets no operation start once the
+lease may have expired. `Watchdog` ends the process before the lease expires. Both measure from the
+moment at which the last successful renewal was sent. The successor measures from a later moment, at
+which it observed that renewal.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ from ccm.model.meta import ObjectReference
 from ccm.runtime.manifest import SharedLease
 
 KILL_FRACTION = 0.8
-"""Fraction of the time between loss and expiry of the lease, after which the process is ended."""
+"""Fraction of the time between loss and expiry of the lease.
+
+After this part of the time, the watchdog ends the process.
+"""
 
 Lead = Callable[[], Coroutine[Any, Any, None]]
 """Coroutine function with the leader's work; the elector cancels it when the lease is lost."""
@@ -83,7 +87,7 @@ class Election:
             lost = [error for error in leaf_exceptions(group) if isinstance(error, LostLease)]
             if not lost:
                 raise
-            # Only the key of a `SharedLease` has a namespace.
+            # `lease` is NAMESPACE/NAME; only a `SharedLease` has such a key in `electors`.
             if lost[0].lease in self._vitals.electors:
                 self._log.error("leaderelection lost", error=str(lost[0]))
             else:
@@ -137,9 +141,9 @@ class Election:
             on_lost=lambda: self._on_lost(guard),
             before_release=self._may_release,
             on_rival=report_rival,
-            # The watchdog of the daemon's former leader has ended that process before its lease
-            # expired. Only a daemon holds both that lease and a shared one under one identity;
-            # the lease of a leader migration may be another program's, which has no watchdog.
+            # The daemon's former leader has ended: its watchdog ended it before its lease expired.
+            # So a shared lease that it held is free. The lease of a leader migration may belong to
+            # another program, which has no watchdog.
             ended=own.former_holder if own is not None and shared is not None else "",
         )
         self._vitals.electors[lease] = elector
@@ -162,9 +166,10 @@ class Election:
     async def next_epoch(self, stored: int) -> int | None:
         """Return the epoch after `stored`, or None if this process does not hold the lease.
 
-        The number of transitions goes back if the Lease is deleted, or restored from a backup.
-        Storage would then refuse every leader until the number has reached its former value. The
-        lease is read from the API server, so that a former leader cannot take storage over.
+        Storage rejects writes under a lower epoch than the stored one. A leader's epoch is the
+        Lease's `leaseTransitions`, which goes back if the Lease is deleted, or restored from a
+        backup. Storage would then reject every leader until the count reaches its former value. The
+        lease is read from the API server, so that a former leader cannot take over storage.
 
         Raises:
             KubeError: the lease cannot be read.
@@ -178,7 +183,7 @@ class Election:
         return stored + 1
 
     def record_event(self, kind: str, reason: str, message: str) -> None:
-        """Record an event about the daemon; its object is the Lease."""
+        """Record an event about the daemon, with the Lease as the involved object."""
         about = ObjectReference(
             api_version=LEASES.api_version,
             kind=LEASES.kind,

@@ -19,8 +19,8 @@ skipped controller fails no check, because neither a restart nor waiting helps. 
 ready: it has no caches to check.
 
 `/explain?kind=node&name=NAME` returns the daemon's information about one object, for
-`kube-ccm explain`. For other kinds, the name is `NAMESPACE/NAME`. The caller needs permission for
-the verb `get` on the path. The request causes no call to the API server or the cloud.
+`kube-ccm explain`. Kinds other than `node` need `name=NAMESPACE/NAME`. The caller needs permission
+for the verb `get` on the path. The request causes no call to the API server or the cloud.
 
 `/journal` returns the journal of cloud resources, for `kube-ccm journal`. A POST changes the
 journal; it needs permission for the verb `post`.
@@ -160,7 +160,7 @@ class Checks:
         )
 
     async def close(self) -> None:
-        """Cancel health requests to the API servers that are still running."""
+        """Cancel unfinished health requests to API servers."""
         await self._api_results.close()
 
     def _elections(self) -> Sequence[HealthCheck]:
@@ -299,7 +299,7 @@ class DaemonState:
 
     @property
     def leads(self) -> bool:
-        """Whether this replica leads; without an election, as soon as it has caches."""
+        """Whether this replica leads; without an election, whether it has caches."""
         electors = self.electors.values()
         if not electors:
             return self.informers is not None

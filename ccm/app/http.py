@@ -6,10 +6,10 @@ the cluster's authentication settings are loaded while the daemon starts.
 
 The webhook `service-annotations` checks the annotations of Services against
 `Cloud.service_annotation_schema`, the schema that the provider declares. The webhook
-`kubermatic-machines` is `ccm.kubermatic.webhook`. To add a webhook, add its
-name to `options.controllers.WEBHOOKS` and its factory to `_FACTORIES`. Standbys serve webhooks too,
-once their provider is open. Until then, an API server with `failurePolicy: Ignore` admits every
-Service.
+`kubermatic-machines` is implemented in `ccm.kubermatic.webhook`. To add a webhook, add its name to
+`options.controllers.WEBHOOKS` and its factory to `_FACTORIES`. Standbys serve webhooks too, once
+their provider is open. Until then, the API server admits every object if the webhook's
+`failurePolicy` is `Ignore`.
 """
 
 from __future__ import annotations
@@ -222,10 +222,9 @@ async def _reviewers(
 
 
 async def _transport(stack: AsyncExitStack, flag: str, context: ServerContext) -> Transport | None:
-    """Connect to the API server of a kubeconfig flag, or to the cluster of this Pod.
+    """Return the connection to the API server in the kubeconfig that a flag names.
 
-    Returns:
-        The connection; None if the flag is empty and the process runs outside a cluster.
+    With an empty flag, the API server is that of this Pod's cluster; None outside a cluster.
 
     Raises:
         Misconfigured: the kubeconfig is unusable.
@@ -241,7 +240,7 @@ async def _transport(stack: AsyncExitStack, flag: str, context: ServerContext) -
         cluster = await asyncio.to_thread(kube_config.load, kubeconfig, environ=environ)
     except kube_config.ClusterConfigError as error:
         raise Misconfigured(f"--{flag}={error}" if kubeconfig else str(error)) from error
-    # Changes of this file are logged, but not recorded as events: only the leader records events.
+    # Changes of this file are logged, but not recorded as events: the server has no recorder.
     wire = await stack.enter_async_context(
         Transport(cluster, user_agent=user_agent(options.program))
     )

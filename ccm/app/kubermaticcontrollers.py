@@ -1,7 +1,7 @@
 """Manifests of the controllers of Kubermatic's machine objects.
 
-They are the machine controllers of `ccm.app.machinecontrollers` with another codec, another driver
-of the provider, and other settings.
+Except for the approver of node CSRs, they are the machine controllers of
+`ccm.app.machinecontrollers` with another codec, another driver of the provider, and other settings.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _GROUPS = {**dict.fromkeys(_OBJECTS, GROUP), _CRDS: "apiextensions.k8s.io"}
 def _shared(context: ControllerContext, given: Any) -> SharedComponents:
     """Return the components that all these controllers share; the first call creates them.
 
-    `given` has all flags of the daemon: some of them count for both API groups.
+    `given` has all flags of the daemon, because both API groups use some of them.
     """
     from ccm.kubermatic.codec import KubermaticCodec
     from ccm.machines.caches import Caches
@@ -80,7 +80,7 @@ class _Key:
 
 
 async def warn_of_older_crd(crds: Resource[CustomResourceDefinition]) -> None:
-    """Log that the cluster has Machines of an older API group, if it has their CRD."""
+    """Log a warning if the cluster has the CRD of Machines of an older API group."""
     from ccm.base import log
     from ccm.kube.errors import KubeError
 

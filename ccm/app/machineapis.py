@@ -1,4 +1,4 @@
-"""The API groups of machine objects, for commands that work with each of them."""
+"""The API groups of machine objects, for commands that support all of these groups."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class MachineApi:
     """API group of machine objects.
 
     Attributes:
-        codec: codec of the group.
-        codec_of: returns the codec with the settings of a daemon.
+        codec: converts between hub types and the objects of the group.
+        codec_of: returns the codec that matches the flags of a daemon.
         definitions: CustomResourceDefinitions of the group.
         manifest: manifest of the controller of Machines.
         role: role of the cluster that stores the objects.
         view: returns a cloud whose `machines` is the driver for this group.
         former_group: former API group of Machines, with its version; empty = none.
-        deletes_orphans: whether a controller deletes VMs of the cluster without a Machine.
+        deletes_orphans: whether a controller deletes the cluster's VMs that have no Machine.
     """
 
     codec: Codec

@@ -1,7 +1,7 @@
 """Manifests of the machine controllers: names, RBAC permissions and constructors.
 
-The controllers work on hub types only. This module passes them the codec that converts hub types
-from and to the API group.
+The controllers work on hub types only. This module passes them the codec that converts between
+hub types and the objects of the API group.
 """
 
 from __future__ import annotations

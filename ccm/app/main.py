@@ -1,6 +1,7 @@
 """The daemon's command: reads the flags, runs the daemon, and returns the exit code.
 
-Exit codes: 0 after a signal, 1 for a configuration error or a lost lease, 255 for a bug.
+Exit codes: 0 after a signal, 1 for a configuration error, a lost lease or a second signal, 255 for
+a bug.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ def _outcome(runner: asyncio.Runner, chosen: Options, program: Program) -> int:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's loop factory; None means asyncio's default, if uvloop is not installed."""
+    """Return uvloop's loop factory; None, for asyncio's default, if uvloop is not installed."""
     try:
         import uvloop
     except ImportError:
@@ -171,7 +172,7 @@ MAX_OPEN_FILES = 65_536
 def raise_open_file_limit() -> None:
     """Raise the soft limit of open files to the hard limit, at most to `MAX_OPEN_FILES`.
 
-    Shells set a soft limit of 1,024. The Go runtime raises it too.
+    The usual soft limit of 1,024 is too low. The Go runtime raises the limit too.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)

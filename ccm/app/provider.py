@@ -1,8 +1,8 @@
 """Opens the provider, with retries, and replaces it when its configuration changes.
 
-A configuration error (unknown name, unreadable file, invalid content) ends the process with one
-message. After a temporary failure (cloud down, credentials rejected), opening is retried with
-back-off. The first failure and the later success are logged.
+At the start, a configuration error (unknown name, unreadable file, invalid content) ends the
+process with one message. After a temporary failure (cloud down, credentials rejected), opening is
+retried with back-off. The first failure and the later success are logged.
 
 Each provider is opened and closed in a task of its own, because it may hold a task group or a
 cancel scope. After a configuration change, a new provider is opened. The new provider replaces the
@@ -47,7 +47,7 @@ NODE_SAMPLE_SIZE = 8
 """Maximum number of nodes in the check of a new provider."""
 
 OPEN_LIMIT_S = 120.0
-"""Timeout in seconds of one attempt to open; a cloud may accept a connection but never answer."""
+"""Seconds for one attempt to open the provider; a cloud may accept a connection but not answer."""
 
 DRAIN_S = 900.0
 """Maximum seconds to wait for in-flight calls of a replaced provider: the longest call timeout."""
@@ -280,7 +280,7 @@ async def check_reachable(cloud: Cloud, node: Node | None) -> None:
 
     Args:
         cloud: the open provider.
-        node: any node; looked up if the provider has no `Inventory`. None means that such a
+        node: a node whose instance is looked up if the provider has no `Inventory`; if None, such a
             provider is not called.
 
     Raises:

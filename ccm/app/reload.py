@@ -71,18 +71,18 @@ class ContentRejected(Exception):
 
 
 class ReloadSource(Protocol):
-    """A watched file, and the test and use of its content."""
+    """A watched file, with a method that tests and applies new content."""
 
     name: str
-    """Label value in metrics and `setting` in log lines, such as `cloud-config`."""
+    """Value of `file` in metrics and of `setting` in log lines, such as `cloud-config`."""
 
     path: Path
     """Path of the file."""
 
     @property
     def dependencies(self) -> Signatures:
-        """Signatures of further files that the content in use depends on, each taken before the
-        file was last read.
+        """Signatures of further files on which the content depends, each taken before the file was
+        last read.
         """
         ...
 

@@ -28,7 +28,7 @@ EXIT_DEFECT = 255
 MARGIN_S = 8.0
 """Seconds for the shutdown after the grace period.
 
-With the default grace period of 20 s, the process ends before the kubelet kills the Pod at 30 s.
+With the default grace period of 20 s, the process ends before the kubelet kills it after 30 s.
 """
 
 ABANDONED_LIMIT_S = 0.5
@@ -41,8 +41,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def exit_on_signal() -> Iterator[None]:
     """Let a signal end the process at once, with `EXIT_OK`, until `signals` installs its handlers.
 
-    Until then, no work has begun. A handler is needed in a container: the kernel ignores signals to
-    PID 1 that have no handler.
+    Until then, no work has begun. A handler is needed in a container: the kernel ignores signals
+    for which PID 1 has no handler.
     """
 
     def on_signal(*_: object) -> None:
@@ -109,7 +109,7 @@ async def wind_down(
 
     Args:
         work: task of the daemon; waiting ends early if the task ends.
-        drain: drain of the daemon's units of work.
+        drain: rejects new units of work, and waits for units that have changed something.
         grace_s: grace period in seconds.
         watchdog: armed here, so that the process ends even if the shutdown hangs.
     """

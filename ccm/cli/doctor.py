@@ -26,7 +26,7 @@ _INTRODUCTION = """\
 Shows what the daemon would delete at its start. Then checks the API server, the permissions, the
 daemon's Deployment and Lease, the provider, the cloud, the nodes, and Machines with their classes
 and VMs, in this order. Each check prints its result and advice. Doctor changes nothing in the
-cluster and in the cloud. With --persistence-config it writes a probe object to that storage, and
+cluster or in the cloud. With --persistence-config it writes a probe object to that storage, and
 deletes the probe again.
 
 Usage: kube-ccm doctor [-o table|json] [--timeout=DURATION] [--as=USER] [the daemon's flags]

@@ -225,7 +225,7 @@ def read(
 
     Args:
         options: the parsed arguments.
-        refuse: called with a message if arguments are invalid together; does not return.
+        refuse: called with a message about invalid arguments; does not return.
     """
     if options.nodes is not None and options.node_names is not None:
         refuse("--nodes and --node-names exclude each other")

@@ -115,7 +115,8 @@ class Case:
     Attributes:
         options: the daemon's flags.
         environ: environment variables, for the kubeconfig and exec plugins.
-        impersonated_user: user whose permissions are checked; empty = the command's own user.
+        impersonated_user: value of `--as`, the user whose permissions are checked; empty = the
+            command's own user.
         limit_s: time limit of one check, in seconds.
         service_account: folder with the service account token of a Pod.
         reads_only: whether API clients refuse all requests but GET, even access reviews.

@@ -117,7 +117,7 @@ class Deployment:
 
 
 async def find_own_deployment(case: Case) -> Deployment | None:
-    """Return the Deployment whose replicas compete for the Lease of `case`; None if missing.
+    """Return the Deployment whose replicas compete for the daemon's Lease; None if there is none.
 
     Raises KubeError.
     """
@@ -520,7 +520,7 @@ def _is_fresh(case: Case, lease: Any) -> bool:
 
 
 async def machine_manager(case: Case) -> CheckFinding:
-    """Check that no other program holds the Lease that excludes other managers of Machines."""
+    """Check that no other program holds the `SharedLease` of Kubermatic's machine controllers."""
     lease = KUBERMATIC.manifest.lease(case.options)
     assert lease is not None
     path = f"{_LEASES}/namespaces/{quote(lease.namespace)}/leases/{quote(lease.name)}"
@@ -649,7 +649,7 @@ def _is_held_by_another(case: Case, lease: Any) -> bool:
 
 
 def _is_managers(case: Case, lease: Any) -> bool:
-    """Return whether the name of a Lease or of its last writer is that of a controller manager."""
+    """Return whether the name or the field manager of a Lease is that of a controller manager."""
     # Machine commands have their Leases in the namespace of their Machines; ignore others.
     is_near = get_text_field(lease, "metadata.namespace") == case.options.namespace
     words = (_renewed_by(lease), get_text_field(lease, "metadata.name"))

@@ -1,10 +1,11 @@
 """Gathers the facts about one object, from the cluster and from the leader.
 
 `ask_daemon` sends any request to the leader. The request carries the user's credentials from the
-kubeconfig. It uses a port-forward to the Pod that holds the Lease, so that the Pod network need not
-be reachable. TLS ends at the daemon, so only the daemon sees a token, and client certificates work
-too. Through a port-forward the daemon's certificate is not verified: it is self-signed by default,
-and the API server controls that connection.
+kubeconfig. Without an address of the daemon, the request goes through a port-forward to the Pod
+that holds the Lease, so that the Pod network need not be reachable. TLS ends at the daemon, so only
+the daemon sees a token, and client certificates work too. Through a port-forward the daemon's
+certificate is not verified: it is self-signed by default, and the API server controls the
+connection.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class DaemonRequest(Generic[R]):
     """Request to the daemon.
 
     Attributes:
-        path: path on its HTTPS server.
+        path: path on the daemon's HTTPS server.
         response: type of the response.
         query: query parameters.
         body: body of a POST; None: the request is a GET.
@@ -132,7 +133,10 @@ async def gather_facts(
 async def ask_daemon(
     case: Case, request: DaemonRequest[R], address: str, trust: TlsSettings
 ) -> R | NoAnswer:
-    """Return the response of the daemon at an address or of the leader, or why none responded."""
+    """Return the response of the daemon at `address`; with an empty address, of the leader.
+
+    NoAnswer has the reason why there is no response, and advice.
+    """
     try:
         if address:
             return await _send(case, f"https://{address}", trust, request)
@@ -172,8 +176,8 @@ async def _ask_leader(case: Case, request: DaemonRequest[R]) -> R | NoAnswer:
             why=finding.message
             if finding.advice
             else f"{finding.message}; no Pod of the holder was found",
-            advice="connect directly with --address=HOST:10258, if the daemon is no Pod of "
-            f"{namespace}, or if you may not list Pods there",
+            advice="connect directly with --address=HOST:10258, if the daemon does not run as "
+            f"a Pod in {namespace}, or if you may not list Pods there",
         )
     answer = await _ask_pod(case, namespace, pod, request)
     if isinstance(answer, DaemonResponse) and not (answer.leads or answer.opening):

@@ -1,7 +1,7 @@
 """Checks of Machines, their CRDs, classes and provider specs, and the ownership of VMs.
 
-Most checks take the API group of the Machines. A check passes if the controllers of that API group
-are disabled.
+Most checks take the API group of the Machines. A check passes if the controller for Machines of
+that API group does not run.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ async def machines(case: Case, api: MachineApi = GARDENER) -> CheckFinding:
 async def crds(case: Case, api: MachineApi = GARDENER) -> CheckFinding:
     """Check the CRDs: their versions, and their protection from deletion.
 
-    A deletion of a CRD would delete all Machines.
+    The deletion of a CRD deletes all objects of its kind.
     """
     if not provider.is_startable(case, api.manifest):
         return ok(_OFF)
@@ -188,7 +188,7 @@ async def classes(case: Case) -> CheckFinding:
 
 
 async def specs(case: Case) -> CheckFinding:
-    """Check that this daemon can create VMs for Machines without class: provider and user data."""
+    """Check that each Machine of Kubermatic has a provider of this daemon, and its user data."""
     api, codec = KUBERMATIC, KUBERMATIC.codec_of(case.options)
     if not provider.is_startable(case, api.manifest):
         return ok(_OFF)
@@ -312,10 +312,10 @@ class _Comparison:
         listed_count: number of listed VMs.
         missing_vms: Machines whose VMs do not exist, with their provider IDs.
         not_owned: Machines whose provider ID names a VM of another owner, with the reason.
-        ownerless: VMs of this cluster, by their cluster tag, that no Machine owns.
-        unconfirmed: VMs like those in `ownerless`, but without a namespace tag, while there is no
-            permission to list Machines of other namespaces.
-        unmarked: VMs without a cluster tag that no Machine owns.
+        ownerless: VMs with the cluster tag of this cluster that no Machine owns.
+        unconfirmed: VMs like those in `ownerless`, but without a namespace tag: Machines of other
+            namespaces, which cannot be listed, may own them.
+        unmarked: VMs that have no cluster tag and that no Machine owns.
     """
 
     api: MachineApi
@@ -393,9 +393,9 @@ class _Comparison:
 
     def troubles(self) -> Sequence[tuple[str, str]]:
         """Return pairs of problem and advice."""
-        ours = "of this cluster without"
+        ours = "of this cluster without a"
         table = (
-            (sorted(self.missing_vms), "Machine", "without VM", _LOST),
+            (sorted(self.missing_vms), "Machine", "without a VM", _LOST),
             (sorted(self.not_owned), "Machine", "with the VM of another owner", _DISOWNED),
             (
                 self.ownerless,
@@ -406,7 +406,7 @@ class _Comparison:
             (
                 self.unconfirmed,
                 "VM",
-                f"{ours} namespace, and without Machine in {self.namespace}",
+                f"{ours} namespace tag, and without a Machine in {self.namespace}",
                 _ASK,
             ),
             (self.unmarked, "VM", "without a cluster tag", _LEAVE),
@@ -434,7 +434,11 @@ async def _machines(case: Case, api: MachineApi) -> Sequence[Machine]:
 
 
 async def _classes(case: Case, api: MachineApi) -> Sequence[tuple[MachineClass, ResolvedClass]]:
-    """Return all classes; in an API group without class objects, one class of each set."""
+    """Return all classes, each with its resolved form.
+
+    In an API group without class objects, Machines contain their class; all Machines of a
+    MachineSet contain the same class.
+    """
     secrets: Mapping[str, Any] = {obj.key: obj for obj in await _objects(case, api, SECRETS)}
     maps: Mapping[str, Any] = {}
     if (kind := api.codec.machine_classes) is not None:

@@ -3,9 +3,9 @@
 The RBAC rules in `manifests` match `needed_permissions` exactly; a test compares them.
 
 Bootstrap tokens need the permission to create Secrets in `kube-system`, which is equivalent to
-cluster-admin: a Secret of type `kubernetes.io/service-account-token` can get the token of any
-service account in the namespace. `bootstrap_tokens` checks whether a policy restricts the accounts
-with that permission.
+cluster-admin: Kubernetes writes the token of a service account into a Secret of type
+`kubernetes.io/service-account-token`, and the Secret may name any service account in its namespace.
+`bootstrap_tokens` checks whether a policy restricts the accounts with that permission.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ async def permissions(case: Case) -> CheckFinding:
             service_account_user(need.account) if need.account else shown_user for need in missing
         ]
         return fail(
-            f"{len(missing)} of {len(wanted)} {verb} missing: {some(list(map(str, missing)))}",
+            f"{len(missing)} of {len(wanted)} permissions {verb} missing: "
+            f"{some(list(map(str, missing)))}",
             "apply manifests/rbac.yaml and the components of your controllers in manifests, "
             f"or grant the missing permissions to {some(list(dict.fromkeys(accounts)))}",
             details=[
@@ -102,7 +103,7 @@ async def permissions(case: Case) -> CheckFinding:
             "bind system:basic-user to system:authenticated, as Kubernetes does by default",
             details=refusals[:1],
         )
-    return ok(f"all {len(wanted)} that the daemon needs are granted to {shown_user}")
+    return ok(f"all {len(wanted)} permissions that the daemon needs are granted to {shown_user}")
 
 
 def _wanted(case: Case) -> list[Permission]:
@@ -206,7 +207,8 @@ def needed_permissions(
     Args:
         options: the daemon's flags.
         migrated: name of the second Lease for leader migration; empty = no migration.
-        reviews: whether the daemon reviews the callers of its endpoints with its own account.
+        reviews: whether the daemon's own account creates the TokenReviews and SubjectAccessReviews
+            for requests to the daemon.
     """
     users_by_need: dict[Permission, tuple[str, ...]] = {}
     for users, need in _all(options, migrated, reviews):

@@ -1,6 +1,6 @@
 """Checks of the provider: its configuration, and whether its cloud answers.
 
-The checks make only read calls to the cloud. API clients of the provider refuse to write.
+The checks make only read calls to the cloud. The API clients for the provider refuse to write.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ReadOnlyClients:
 
 
 async def flags(case: Case) -> CheckFinding:
-    """Report flags that are deprecated or have no effect; parsing has rejected invalid flags."""
+    """Report flags that are deprecated or have no effect; invalid flags are rejected earlier."""
     given = len(case.options.explicit)
     notices = [*case.options.deprecations(), *case.options.notices()]
     unserved = http.unserved_reason(case.options)

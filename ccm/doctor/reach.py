@@ -108,9 +108,9 @@ async def kubeconfig(case: Case) -> CheckFinding:
 
 
 async def client_of_role(case: Case, role: str) -> Client:
-    """Return the client for the cluster with a role for machine controllers.
+    """Return the client for the cluster with this role, such as `CONTROL` or `TARGET`.
 
-    The client is `case.client` if the daemon's cluster has that role.
+    The client is `case.client` if no other cluster has the role.
 
     Raises:
         KubeError: the kubeconfig of the cluster is unusable.

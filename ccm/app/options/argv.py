@@ -148,7 +148,7 @@ def quote(text: str) -> str:
 def explain(flags: Mapping[str, Flag], sections: Iterable[FlagSection]) -> str:
     """Return the help of all flags by section, then of deprecated aliases.
 
-    Lines have at most 100 columns. Deprecated flags that are no aliases are left out.
+    Lines have at most 100 columns. Deprecated flags are left out, unless they are aliases.
     """
     texts = []
     for section in sections:

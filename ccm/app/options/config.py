@@ -102,8 +102,8 @@ def _merged(given: Options, explicit: frozenset[str]) -> Options:
 def load(file: str) -> dict[str, Any]:
     """Return the settings of a file: flag name -> value.
 
-    Two keys are no flags: `leader-migration` has the plan as value, if the file has one. `aliases`
-    has the deprecated aliases that the file uses.
+    Two keys are not names of flags: `leader-migration`, which is missing if the file has no plan of
+    a leader migration, and `aliases`, the deprecated aliases that the file uses.
 
     Raises:
         DocumentError: the file is invalid; lists every fault with its path.

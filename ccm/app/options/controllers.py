@@ -4,8 +4,9 @@ To add a controller, add a folder in `ccm.controllers`. In this module, import t
 flags, and add it to the bases of `ControllerFlags`. The bases are listed by hand so that the type
 checker knows all flags.
 
-Settings that name a controller also accept its alias and its former name. They do not accept the
-name of its API client, which is also that of a service account in the API server's built-in roles.
+Settings that name a controller also accept the controller's alias and former name. They do not
+accept the name of the controller's API client, although a service account of that name is in the
+API server's built-in roles.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ WEBHOOKS = (SERVICE_ANNOTATIONS, KUBERMATIC_MACHINES)
 """Names that `--webhooks` accepts. Never change a name: registered webhook URLs contain it."""
 
 WEBHOOKS_OFF_BY_DEFAULT = (KUBERMATIC_MACHINES,)
-"""Webhooks that `*` does not enable, as it does not enable the controllers of these objects."""
+"""Webhooks that `*` does not enable; Kubermatic's machine controllers are off by default too."""
 
 
 def canonical(name: str) -> str:
@@ -112,8 +113,9 @@ def is_enabled(
 ) -> bool:
     """Return whether a list of canonical names enables a controller or webhook.
 
-    The first entry with its name decides. Without such an entry, `*` anywhere in the list enables
-    it unless it is off by default. So a list without `*` disables every controller that it omits.
+    The first entry `NAME` or `-NAME` decides. Without such an entry, `*` anywhere in the list
+    enables the controller or webhook unless it is off by default. So a list without `*` disables
+    everything that the list omits.
     """
     entries = list(requested)
     for entry in entries:

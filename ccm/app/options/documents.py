@@ -58,9 +58,9 @@ class DocumentSection:
         self.faults.append(f"{self.where(name)} {words}")
 
     def section(self, name: str) -> DocumentSection:
-        """Return a field with a mapping as a section.
+        """Return the mapping in a field as a section.
 
-        The section is empty if the field is missing or has another type, which is a fault.
+        A missing field gives an empty section. So does a field of another type, which is a fault.
         """
         value = self.take(name)
         if value is not None and not isinstance(value, dict):
@@ -81,7 +81,10 @@ class DocumentSection:
                 self.add_fault(f"{name}[{number}]", f"must be a mapping, not {_kind_of(entry)}")
 
     def text(self, name: str) -> str:
-        """Return the value of a text field; empty if missing or of another type (a fault)."""
+        """Return the value of a text field; empty if it is missing or not text.
+
+        A value that is not text is a fault.
+        """
         value = self.take(name)
         if value is not None and not isinstance(value, str):
             self.add_fault(name, f"must be text, not {_kind_of(value)}")
@@ -120,8 +123,8 @@ def load(
         versions: accepted values of `apiVersion`.
 
     Raises:
-        DocumentError: the file is unreadable, larger than 1 MiB, no mapping, or has another kind or
-            version; or `parse` added faults, or did not read a field.
+        DocumentError: the file is unreadable, is larger than 1 MiB, is no mapping, has another kind
+            or version, or has a field that `parse` did not read; or `parse` added faults.
     """
     source = f"{flag}={file}"
     faults: list[str] = []

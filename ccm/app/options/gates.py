@@ -1,8 +1,8 @@
 """The feature gates of the daemon: the names that `--feature-gates` accepts.
 
-Names, stages and defaults are the same as in the Go cloud-controller-manager between Kubernetes
-1.36 and 1.37, except for the gate of the route controller. Gates without effect exist so that
-command lines for the Go program work; `notices` reports them.
+Except for the gate of the route controller, names, stages and defaults are the same as in the Go
+cloud-controller-manager after the release of Kubernetes 1.36 and before 1.37. Gates without effect
+exist so that command lines for the Go program work; `notices` reports them.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ JOURNAL_DEFAULT = JOURNAL_OFF
 """Default of --journal."""
 
 LEASE = "cloud-controller-manager"
-"""Default name of the lease."""
+"""Default name of the daemon's lease."""
 
 GUARDED_FRACTION = 0.95
 """Fraction of the lease duration for which a leader works without a renewal.
@@ -169,7 +169,7 @@ class GenericFlags:
     )
     cloud_api_burst: int = PROVIDER_CALLS.flag(
         0,
-        "Burst of cloud calls. 0 means the calls of one second.",
+        "Burst of cloud calls. 0 means --cloud-api-qps, rounded up.",
         unit="calls",
         check=zero_or_more(),
     )

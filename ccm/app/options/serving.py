@@ -235,7 +235,7 @@ class ServingFlags:
 
 
 def faults(flags: ServingFlags, *, uid_headers: bool) -> Iterator[FlagViolation]:
-    """Yield the faults of combinations of these flags.
+    """Yield the faults of flags that are valid alone, but not together.
 
     `uid_headers`: whether the feature gate RemoteRequestHeaderUID is on.
     """

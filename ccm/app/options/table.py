@@ -127,7 +127,7 @@ class Options(ControllerFlags, ElectionFlags, GenericFlags, LogFlags, ServingFla
         return [*lines, *gates.notices(self.feature_gates), *serving.notices(self)]
 
     def warnings(self) -> list[str]:
-        """Return messages about valid settings that are rarely wanted."""
+        """Return messages about valid settings that may be wrong; the daemon itself has none."""
         return []
 
     def flag_lines(self) -> list[str]:
@@ -231,7 +231,7 @@ def _faults(options: Options) -> Iterator[FlagViolation]:
 
 
 def _lease_faults(options: Options) -> Iterator[FlagViolation]:
-    """Yield a fault if the daemon's Lease is one that its controllers share with other programs."""
+    """Yield a fault if the daemon's Lease is also the `SharedLease` of an enabled controller."""
     own = f"{options.leader_elect_resource_namespace}/{options.leader_elect_resource_name}"
     for manifest in enabled(options.controllers) if options.leader_elect else ():
         if str(manifest.lease(options) or "") == own:

@@ -163,7 +163,7 @@ async def test_machine_without_its_vm_is_reported() -> None:
     world = await settled()
     world.driver.vms.clear()
 
-    judged(await machines.vms(case(world), KUBERMATIC), Severity.FAIL, "1 Machine without VM")
+    judged(await machines.vms(case(world), KUBERMATIC), Severity.FAIL, "1 Machine without a VM")
 
 
 @pytest.mark.row("kubermatic-command-08")
@@ -173,7 +173,7 @@ async def test_vm_without_a_machine_is_reported() -> None:
 
     found = await machines.vms(case(world), KUBERMATIC)
 
-    text = "1 VM of this cluster without Machine: fake:///x (x)"
+    text = "1 VM of this cluster without a Machine: fake:///x (x)"
     judged(found, Severity.WARN, text, "the daemon does not delete them")
 
 

@@ -165,22 +165,25 @@ async def test_machine_without_its_vm_is_a_failure(world: World) -> None:
 
     assert (found.severity, found.message) == (
         Severity.FAIL,
-        "1 Machine without VM: default/m0 (fake:///m0)",
+        "1 Machine without a VM: default/m0 (fake:///m0)",
     )
 
 
 @pytest.mark.parametrize(
     ("namespace", "refused", "owned", "said"),
     [
-        ("default", True, False, "1 VM of this cluster without Machine: fake:///x (x)"),
+        ("default", True, False, "1 VM of this cluster without a Machine: fake:///x (x)"),
         ("theirs", False, False, ""),
         ("", False, True, ""),
-        ("", False, False, "1 VM of this cluster without Machine: fake:///x (x)"),
+        ("", False, False, "1 VM of this cluster without a Machine: fake:///x (x)"),
         (
             "",
             True,
             True,
-            "1 VM of this cluster without namespace, and without Machine in default: fake:///x (x)",
+            (
+                "1 VM of this cluster without a namespace tag, and without a Machine in default: "
+                "fake:///x (x)"
+            ),
         ),
     ],
 )
@@ -233,7 +236,7 @@ async def test_cluster_id_is_that_of_the_target_cluster(
 
     found = await machines.vms(examined)
 
-    assert "1 VM of this cluster without Machine" in found.message
+    assert "1 VM of this cluster without a Machine" in found.message
 
 
 async def test_machines_are_read_from_the_control_cluster(world: World) -> None:
