@@ -49,7 +49,7 @@ class NamedClients(Protocol):
     """Factory of API clients (`ccm.app.clients.ClientFactory`)."""
 
     def named(self, name: str) -> Client:
-        """Return the client with this name, which is also the name of its service account."""
+        """Return the client with this name, for the service account of the same name."""
         ...
 
 

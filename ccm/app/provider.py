@@ -4,9 +4,9 @@ At the start, a configuration error (unknown name, unreadable file, invalid cont
 process with one message. After a temporary failure (cloud down, credentials rejected), opening is
 retried with back-off. The first failure and the later success are logged.
 
-Each provider is opened and closed in a task of its own, because it may hold a task group or a
-cancel scope. After a configuration change, a new provider is opened. The new provider replaces the
-old one after a successful check. The old provider is closed when its last call has ended.
+Each provider is opened and closed in a task of its own, because a provider may hold a task group or
+a cancel scope. After a configuration change, a new provider is opened. The new provider replaces
+the old one after a successful check. The old provider is closed when its last call has ended.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def make_handle(
 
 
 class ConfiguredProvider:
-    """Opens the provider selected with `--cloud-provider`, with its current configuration.
+    """Opens the provider selected with `--cloud-provider`, with the current configuration.
 
     Args:
         options: the flags.
@@ -194,8 +194,8 @@ class ConfiguredProvider:
         clients: makes API clients for the provider.
 
     Attributes:
-        watched_files: signatures of the files that the provider asks to watch, taken before each
-            file was read.
+        watched_files: signatures of the files that the provider asks to watch, each taken before
+            the file was read.
         events: destination of the provider's events; None until the daemon sets it.
     """
 
@@ -300,7 +300,7 @@ async def check_knows_nodes(
     """Reject a provider that knows none of the nodes that the provider in use knows.
 
     Only a sample of `NODE_SAMPLE_SIZE` nodes is checked. If the provider in use cannot answer, for
-    example because its credentials have expired, a Ready node counts as known to it.
+    example because its credentials have expired, it counts as knowing each Ready node.
 
     Args:
         new: the new provider, open.

@@ -33,7 +33,7 @@ from ccm.kube.transport import Transport
 CHECK_S = 1.0
 """Seconds between checks of the files.
 
-A file is read only if two checks agree; otherwise it might be half-written.
+A file is read only if its signature is the same in two checks; otherwise it may be half-written.
 """
 
 RETRY_S = 30.0

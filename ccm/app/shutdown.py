@@ -58,11 +58,11 @@ def exit_on_signal() -> Iterator[None]:
 
 @contextmanager
 def bounded_exit() -> Iterator[Callable[[int], int]]:
-    """Yield a function to call with the exit code at the end of the block; it returns the code.
+    """Yield a function that takes and returns the exit code; call it at the end of the block.
 
     If the block has not ended `ABANDONED_LIMIT_S` seconds after the call, the process ends with
-    that code. Without this limit, closing the event loop would wait for all its threads and tasks,
-    even if a call of a vendor library hangs.
+    that code. Without this limit, closing the event loop would wait for all threads and tasks of
+    the loop, even if a call to a vendor library hangs.
     """
     ended = threading.Event()
 

@@ -1,7 +1,7 @@
 """The command `kube-ccm`, for trying, inspecting and developing; production does not need it.
 
-Each subcommand is a module. Its function `add` declares the arguments and registers a function,
-which runs the subcommand and returns the exit status. Subcommands with the daemon's flags use a
+Each subcommand is a module. Its function `add` declares the arguments and registers a function
+that runs the subcommand and returns the exit status. Subcommands with the daemon's flags use a
 `command.DaemonCommand`. A subcommand imports its dependencies when it runs, so that `--help` and
 `--version` respond at once.
 

@@ -172,7 +172,7 @@ class Option:
     """A flag or a positional argument.
 
     Attributes:
-        names: names, with dashes for a flag; only the first name is offered.
+        names: names, with the leading dashes of a flag; only the first name is offered.
         help: help in one line.
         words: known values, except names of providers.
         needs_value: whether a value must follow the flag.
@@ -288,7 +288,7 @@ def _commands(parser: argparse.ArgumentParser) -> Mapping[str, tuple[str, argpar
 
 
 def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    """Return the arguments of a parser, for which argparse has no public API."""
+    """Return the arguments of a parser; argparse has no public API for them."""
     return parser._actions  # noqa: SLF001
 
 

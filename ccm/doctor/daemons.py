@@ -544,7 +544,7 @@ async def machine_manager(case: Case) -> CheckFinding:
 
 
 async def managers(case: Case) -> CheckFinding:
-    """Find other managers that run the same controllers, by their renewed Leases and their Pods."""
+    """Find other managers that run the same controllers: search renewed Leases and Pods."""
     namespace = case.options.leader_elect_resource_namespace
     pods = await managers_of(case, namespace)
     held = [

@@ -41,7 +41,7 @@ class DoctorCheck:
         run: runs the check.
         needs: names of the checks that must succeed first.
         reported_by: names of later checks that report why this check could not run.
-        is_relevant: whether the check is relevant with these flags; else it is omitted.
+        is_relevant: whether to run the check with these flags; else the output omits it.
     """
 
     name: str

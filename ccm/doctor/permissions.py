@@ -160,7 +160,9 @@ def service_account_user(name: str) -> str:
 
 
 SYSTEM_NAMESPACE = "kube-system"
-"""Namespace with the ConfigMap extension-apiserver-authentication; its UID identifies a cluster."""
+"""Namespace of the ConfigMap extension-apiserver-authentication; the UID of the namespace
+identifies a cluster.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -399,8 +401,9 @@ async def bootstrap_tokens(case: Case) -> CheckFinding:
 async def _accounts_with_secret_create(case: Case, client: Client) -> Sequence[str]:
     """Return the daemon's accounts that may create Secrets in the namespace of bootstrap tokens.
 
-    If the command's user is a service account, it counts as an account of the daemon, and access
-    reviews decide. For any other user, the role bindings with the daemon's label decide.
+    If the user of `--as`, or else the command's user, is a service account, it counts as an account
+    of the daemon, and access reviews decide. For other users, the role bindings with the daemon's
+    label decide.
     """
     user = case.impersonated_user or case.user.username
     if user.startswith(PREFIX):
@@ -434,7 +437,7 @@ async def _accounts_with_secret_create(case: Case, client: Client) -> Sequence[s
 
 
 async def _restricted_users(client: Client) -> set[str]:
-    """Return the users whose writes of Secrets are restricted by a policy, in all namespaces."""
+    """Return the users for whom a policy restricts writes of Secrets, in all namespaces."""
     policies, bindings = await _known(client, _POLICIES), await _known(client, _BINDINGS)
     bound = {
         get_text_field(item, "spec.policyName")

@@ -84,7 +84,7 @@ async def forecast_of(
     Args:
         options: the daemon's flags.
         environ: environment variables, for the kubeconfig and exec plugins.
-        wait: see `ccm.planning.forecast.forecast`.
+        wait: whether to query the cloud a second time about a missing instance, after a wait.
         case: case in which the clients are opened; None = a new case.
 
     Raises:

@@ -1,6 +1,6 @@
 """Leader migration: which controllers run under the second lease, and which do not run here.
 
-While controllers are moved from one controller manager to another, both read the same plan:
+While controllers are moved from one controller manager to another, both managers read one plan:
 
 * A controller that the plan does not mention runs under the manager's own lease.
 * A controller that the plan assigns to this program or to any program (`*`) runs under the second

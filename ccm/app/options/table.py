@@ -1,9 +1,9 @@
 """The daemon's settings, the table of its flags, and its command line.
 
 Each base class of `Options` declares flags as fields, with section, kind, default, meaning and
-check. A field has the name of its flag. Names and defaults are the same as in the Go
-cloud-controller-manager, so that command lines for it work unchanged. `FLAGS.md` marks flags that
-the Go program lacks.
+check. A field has the name of its flag, with underscores. Names and defaults are the same as in the
+Go cloud-controller-manager, so that command lines for the Go program work unchanged. `FLAGS.md`
+marks flags that the Go program lacks.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Options(ControllerFlags, ElectionFlags, GenericFlags, LogFlags, ServingFla
         return {name: flag.kind.write(self.get(name)) for name, flag in FLAGS.items()}
 
     def get(self, name: str) -> object:
-        """Return the value of a flag; its name has dashes."""
+        """Return the value of a flag; `name` has dashes, not underscores."""
         return getattr(self, name.replace("-", "_"))
 
 

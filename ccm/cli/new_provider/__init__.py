@@ -166,7 +166,7 @@ def _files(name: str, parts: Collection[str]) -> Iterator[tuple[str, str]]:
 
 
 def _words(name: str) -> Mapping[str, str]:
-    """Return words of the template with their replacements; a word precedes its substrings."""
+    """Return word of the template -> replacement; a word comes before words that it contains."""
     from ccm.cloud import SDK_VERSION
 
     return {
