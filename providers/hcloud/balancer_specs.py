@@ -56,7 +56,7 @@ class ListenerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BalancerSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Wanted load balancer; None or empty = unset: the present value or the API's default stays."""
+    """Wanted load balancer; None or empty = the existing value, or else the API's default."""
 
     type: str
     algorithm: str | None
@@ -153,7 +153,7 @@ def _http(service: cloud.Service, protocol: str, certificates: Sequence[int]) ->
 def _check(
     service: cloud.Service, protocol: str, node_port: int, settings: config.Config
 ) -> HealthCheckSpec:
-    """Return the health check: TCP to the node port unless something is configured."""
+    """Return the health check: TCP to the node port unless a setting of the check is set."""
     times: dict[str, Any] = {
         "interval": _whole_seconds(
             first_set(ann.CHECK_INTERVAL.read(service), settings.balancers_health_check_interval)
@@ -390,7 +390,7 @@ def _normalise(item: client.Listener) -> client.Listener:
 
 
 def _without_defaults(http: client.Http | None) -> client.Http | None:
-    """Return HTTP settings with sorted certificates, and without the default of `timeout_idle`."""
+    """Return HTTP settings with sorted certificates; a default `timeout_idle` becomes None."""
     idle = None if http is None or http.timeout_idle == 50 else http.timeout_idle
     return http and msgspec.structs.replace(
         http, timeout_idle=idle, certificates=tuple(sorted(http.certificates))
@@ -475,7 +475,7 @@ REREAD_ACTIONS = frozenset(
         "add_service",
     }
 )
-"""Actions that may change the addresses or the status of a load balancer."""
+"""Actions that may change the addresses or the IP mode in the Service's status."""
 
 
 def plan_steps(
@@ -506,9 +506,9 @@ def plan_release(
 ) -> tuple[Sequence[BalancerAction], Sequence[int]]:
     """Return the steps that release an adopted load balancer, and the ports that stay.
 
-    The Service may be deleted before `ensure_load_balancer` has run all steps. A listener belongs
-    to the Service if port and node port match. Targets belong to the Service unless other listeners
-    remain.
+    `ensure_load_balancer` may have run only some steps before the Service was deleted. A listener
+    is therefore the Service's if port and node port match; the targets are the Service's unless
+    other listeners remain.
     """
     # A Service that is no longer of type LoadBalancer may have lost its node ports.
     brought = {port.port: port.node_port for port in service.ports}

@@ -2,10 +2,10 @@
 
 A load balancer is found by the label with its Service's UID. A load balancer without that label,
 such as one created by Terraform, is adopted if it has the name that the Service asks for. A label
-with another UID prevents adoption. Adopted load balancers are labelled as such, and released with
-their Service instead of deleted. Every call first reads the load balancer, so that it continues
-after an interrupted call. While the cloud works on a load balancer, calls raise `RetryAfter`; the
-next call first reads the results of the pending actions.
+with another UID prevents adoption. Adopted load balancers are labelled as such; when their Service
+is deleted, they are released and not deleted. Every call first reads the load balancer, so that the
+call continues where an interrupted call stopped. While the cloud works on a load balancer, calls
+raise `RetryAfter`; the next call first reads the results of the pending actions.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class HcloudBalancers:
         """
 
     def get_load_balancer_name(self, cluster_name: str, service: cloud.Service) -> str:  # noqa: ARG002 - the UID is unique
-        """Return the name in the annotation, or else `a` and the UID of the Service."""
+        """Return the name in the annotation, or else the default name (`load_balancer_name`)."""
         return ann.NAME.read(service) or cloud.default_load_balancer_name(service)
 
     async def get_load_balancer(
@@ -70,9 +70,9 @@ class HcloudBalancers:
         cluster_name: str,  # noqa: ARG002 - the UID is unique
         service: cloud.Service,
     ) -> cloud.Status | None:
-        """Return the status of the load balancer, None if there is none: one request.
+        """Return the status of the load balancer; None if it does not exist. Sends one request.
 
-        A new load balancer has no addresses until the cloud has created it.
+        The status has no addresses until the cloud has completed the creation.
         """
         held = await self._find(service)
         if held is None:
@@ -87,7 +87,7 @@ class HcloudBalancers:
     ) -> cloud.Status:
         """Create or update the load balancer.
 
-        Sends one request to find it, and one to create it or one per step.
+        Sends one request to find it, and one to create it or one for each change.
 
         Raises:
             InvalidArgument: the Service asks for something the cloud does not offer.
@@ -142,13 +142,14 @@ class HcloudBalancers:
         _check_refused(refused, nodes)
 
     async def ensure_load_balancer_deleted(self, cluster_name: str, service: cloud.Service) -> None:  # noqa: ARG002
-        """Delete the load balancer and its certificates: one request to find, one to delete each.
+        """Delete the load balancer and its certificates: two requests to list, one per deletion.
 
         An adopted load balancer is released instead: one request per listener and target, and one
         for its labels.
 
         Raises:
             FailedPrecondition: the load balancer is protected from deletion.
+            RetryAfter: the cloud works on the load balancer, or still deletes it.
         """
         for held in await self._list_of_service(service):
             if ADOPTED in held.labels:
@@ -159,7 +160,7 @@ class HcloudBalancers:
         self._pending.pop(service.uid, None)
 
     async def delete_load_balancer(self, cluster_name: str, name: str) -> None:
-        """Delete a load balancer of this cluster by name: one request to find, one to delete it.
+        """Delete a load balancer of this cluster by name: one request to find it, one to delete it.
 
         Raises:
             FailedPrecondition: the load balancer is protected from deletion, or was adopted.
@@ -176,9 +177,9 @@ class HcloudBalancers:
     async def transfer_load_balancer(
         self, cluster_name: str, former: cloud.Service, service: cloud.Service
     ) -> None:
-        """Label the load balancer for another Service: two requests to find it, one to label it.
+        """Give the load balancer to another Service: two requests to find it, one to change it.
 
-        An adopted load balancer keeps its name.
+        The request changes labels and name, but not the name of an adopted load balancer.
 
         Raises:
             NotFound: neither Service has a load balancer.
@@ -252,8 +253,8 @@ class HcloudBalancers:
     async def _find_by_name(self, service: cloud.Service) -> client.Balancer | None:
         """Return the load balancer with the name that the Service asks for.
 
-        None if it does not exist, or if the Service sets no name and a location or network zone for
-        a new load balancer is configured.
+        None if it does not exist. Also None, without a request, if the Service has no name
+        annotation but a location or network zone: a new load balancer can then be created.
         """
         if ann.NAME.read(service) or not self._placement(service):
             return await self._find_adoptable(service)
@@ -414,9 +415,9 @@ class HcloudBalancers:
 
         Args:
             service: Service of the load balancer.
-            held: the load balancer before.
+            held: the load balancer before the steps.
             steps: actions, in order.
-            refused: server -> reason; newly refused targets are added to it.
+            refused: server ID -> reason; newly refused servers are added to this mapping.
         """
         for step in steps:
             if step.server in refused:
@@ -455,7 +456,7 @@ class HcloudBalancers:
             self._track_action(service, action, step.server)
 
     async def _release(self, service: cloud.Service, held: client.Balancer) -> None:
-        """Undo the Service's changes.
+        """Release an adopted load balancer: remove the Service's listeners, targets and labels.
 
         The labels are removed last, since a repeated call finds the load balancer by its labels.
         """
@@ -504,8 +505,9 @@ class HcloudBalancers:
     async def _read_pending_actions(self, service: cloud.Service) -> dict[int, str]:
         """Read the results of pending actions: one request, if there are any.
 
-        Returns: server -> reason for which it was refused as a target. The next steps skip these
-        servers: an action on one would lock the load balancer against actions on others.
+        Returns:
+            Server ID -> reason why the server was refused as a target. The next steps skip these
+            servers: another attempt would lock the load balancer, and delay the other targets.
         """
         noted = self._pending.get(service.uid)
         refused: dict[int, str] = {}
@@ -547,8 +549,8 @@ def _check_reachable(otherwise: bool, held: client.Balancer | None) -> None:
     """Raise `InvalidArgument` if the load balancer would never get an address."""
     if not (otherwise or (held and held.private_net)):
         raise cloud.InvalidArgument(
-            "the load balancer would be unreachable: neither public interface nor network; set "
-            f"HCLOUD_NETWORK, or {ann.DISABLE_PUBLIC_NETWORK.name} to false"
+            "the load balancer would be unreachable: it has neither a public interface nor a "
+            f"network; set HCLOUD_NETWORK, or {ann.DISABLE_PUBLIC_NETWORK.name} to false"
         )
 
 

@@ -103,13 +103,13 @@ class PrivateNet(msgspec.Struct, frozen=True):
 
 
 class Datacenter(msgspec.Struct, frozen=True):
-    """Part of a location. Deprecated: the API will remove it from servers."""
+    """Part of a location. Deprecated: the API will remove the datacenter of servers."""
 
     location: Named | None = None
 
 
 class Server(Labelled, frozen=True, kw_only=True):
-    """Server, with the fields in use. Unknown states are possible."""
+    """Server; only the fields that the provider reads. `status` may have unknown values."""
 
     status: str
     server_type: Named
@@ -198,13 +198,13 @@ class Algorithm(msgspec.Struct, frozen=True):
 
 
 class Protection(msgspec.Struct, frozen=True):
-    """Protection of a resource; `delete`: the API refuses to delete the resource."""
+    """Protection of a resource; if `delete` is true, the API refuses to delete the resource."""
 
     delete: bool = False
 
 
 class Balancer(Labelled, frozen=True, kw_only=True):
-    """Load balancer, with the fields in use."""
+    """Load balancer; only the fields that the provider reads."""
 
     load_balancer_type: BalancerType
     algorithm: Algorithm
@@ -243,7 +243,7 @@ class PlacementGroup(Labelled, frozen=True, kw_only=True):
 
 
 class ActionError(msgspec.Struct, frozen=True):
-    """Reason for which an action failed."""
+    """Reason for the failure of an action."""
 
     code: str = ""
     message: str = ""
@@ -291,7 +291,7 @@ def _refusal(body: bytes) -> rest.Refusal:
 
 @functools.cache
 def _response_type(*fields: Any) -> Any:
-    """Return a Struct type with fields as for `msgspec.defstruct`."""
+    """Return a Struct type; the fields have the form that `msgspec.defstruct` expects."""
     return msgspec.defstruct("_Answer", fields, frozen=True)
 
 
@@ -330,7 +330,7 @@ class Client:
         return (await self.list_all(table, kind, {"label_selector": selector}))[0]
 
     async def find_by_name(self, table: str, kind: type[N], name: str) -> N | None:
-        """Return the resource with a name, which is unique; None if there is none."""
+        """Return the resource with a name; None if there is none. Images may share a name."""
         query = {"name": name}
         if table == "images":
             query["include_deprecated"] = "true"  # they can still be used
@@ -353,7 +353,7 @@ class Client:
         return thing
 
     async def create(self, table: str, key: str, kind: type[N], order: object) -> tuple[N, Action]:
-        """Create a resource. Return it with the action that creates it, which may have finished."""
+        """Create a resource; return it, and the action of the creation, which may have finished."""
         shape = _response_type((key, kind), ("action", Action | None, None))
         answer: Any = await self._http.send("POST", f"/{table}", order, shape)
         return getattr(answer, key), answer.action or Action(id=0, status="success")
@@ -411,11 +411,11 @@ async def open_client(endpoint: str, token: str) -> AsyncIterator[Client]:
 HOUR_S = 3600.0
 
 RESERVE_FRACTION = 0.1
-"""Fraction of the rate limit below which requests are paced."""
+"""Requests are paced while at most this fraction of the rate limit remains."""
 
 
 class HeaderQuota:
-    """Rate limiter of one token, driven by the API's `RateLimit-*` headers."""
+    """Rate limiter for one API token, driven by the API's `RateLimit-*` headers."""
 
     def __init__(self) -> None:
         self._limit = 0
@@ -424,7 +424,7 @@ class HeaderQuota:
         self._lock = asyncio.Lock()
 
     async def acquire(self) -> None:
-        """Wait for a slot if fewer than `RESERVE_FRACTION` of the requests are left."""
+        """Wait for the next slot if at most `RESERVE_FRACTION` of the rate limit remains."""
         if not self._limit or self._remaining > self._limit * RESERVE_FRACTION:
             self._remaining -= 1  # an estimate, until the response has the actual number
             return
@@ -435,7 +435,7 @@ class HeaderQuota:
             self._next_at = monotonic() + HOUR_S / self._limit
 
     def hear(self, status: int, headers: Mapping[str, str]) -> None:
-        """Record `RateLimit-Limit` and `RateLimit-Remaining` of a response, if present."""
+        """Record `RateLimit-Limit` and `RateLimit-Remaining`, if present; 429: none remain."""
         limit, remaining = (
             parse_digits(headers.get(f"RateLimit-{name}", "")) for name in ("Limit", "Remaining")
         )

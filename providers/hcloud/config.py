@@ -20,7 +20,7 @@ from ccm.cloud.settings import fields_of, unwrap
 ENDPOINT = "https://api.hetzner.cloud/v1"
 
 TOKEN_LENGTH = 64
-"""Length of an API token, as issued so far."""
+"""Length of the API tokens that the cloud has issued so far."""
 
 Family = Literal["ipv4", "ipv6", "dualstack"]
 Algorithm = Literal["round_robin", "least_connections"]
@@ -45,7 +45,7 @@ _DURATION: Mapping[str, Any] = {"parse": parse_duration, "expects": "be a durati
 
 
 def _variable(name: str) -> str:
-    """Return the setting of a field: `balancers_type` -> `HCLOUD_LOAD_BALANCERS_TYPE`."""
+    """Return the variable of a field: `balancers_type` -> `HCLOUD_LOAD_BALANCERS_TYPE`."""
     if name.startswith("robot_"):
         return name.upper()
     return f"HCLOUD_{name.replace('balancers_', 'load_balancers_', 1).upper()}"
@@ -83,8 +83,9 @@ class Config(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
     balancers_adopt_by_name: Annotated[
         bool,
         cloud.setting(
-            "Let a Service adopt an existing load balancer of its name that belongs to no Service. "
-            "An adopted load balancer is released with the Service, never deleted."
+            "Let a Service adopt an existing load balancer that has the name the Service asks for "
+            "and belongs to no Service. When the Service is deleted, an adopted load balancer is "
+            "released and not deleted."
         ),
     ] = True
     balancers_location: Annotated[
@@ -164,7 +165,7 @@ class Config(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
 
     @classmethod
     def contradictions(cls, values: Mapping[str, Any]) -> Sequence[str]:
-        """Return conflicts: location and zone, incomplete Robot credentials, Robot with routes."""
+        """Return conflicts: location and zone, one Robot credential alone, Robot and routes."""
         messages = []
         if values["balancers_location"] and values["balancers_network_zone"]:
             messages.append(
@@ -199,7 +200,7 @@ def settings_without_effect(settings: Config) -> Sequence[str]:
 
 
 def log_unusual_settings(settings: Config) -> None:
-    """Log the names of settings without effect, and warn of a token of unusual length."""
+    """Log the names of settings without effect, and warn if the token has an unusual length."""
     logger = log.logger("hcloud")
     if names := settings_without_effect(settings):
         logger.info("settings without effect ignored", settings=names)

@@ -33,7 +33,7 @@ ZONES = {
     "hil": "hil-dc1",
     "sin": "sin-dc1",
 }
-"""Location -> value of the zone label. Never change a value: the labels of existing nodes stay."""
+"""Location -> value of the zone label. Never change a value: existing nodes keep their label."""
 
 _ID = re.compile(r"[1-9][0-9]{0,15}")
 
@@ -61,7 +61,7 @@ class HcloudInstances(cloud.InstancesByPower):
         return metadata(server, self._settings, await self._network.id())
 
     async def list_instances(self) -> cloud.InstanceListing:
-        """Return all servers: one request per 50 servers; at first, one more for the network."""
+        """Return all servers: one request per 50 servers, and at first one for the network."""
         is_new = self._settings.network and self._network.known_id is None
         network = await self._network.id()
         servers, requests = await self._network.servers()
@@ -130,7 +130,7 @@ def metadata(
 def addresses(
     server: client.Server, family: config.Family, network: int | None
 ) -> Sequence[cloud.NodeAddress]:
-    """Return name, public addresses, and the private address in a network; None = no network."""
+    """Return name, public addresses of the families, and the address in `network`, if any."""
     node_addresses = [cloud.address("Hostname", server.name)]
     v4, v6 = server.public_net.ipv4, server.public_net.ipv6
     if family != "ipv6" and v4 and v4.ip:
@@ -146,6 +146,6 @@ def addresses(
 
 
 def first_address(ip_range: str) -> str:
-    """Return a server's own address in its IPv6 range: the first address after the network's."""
+    """Return a server's own address in its IPv6 range: the one after the network address."""
     start = ipaddress.ip_network(ip_range, strict=False).network_address
     return str(type(start)(int(start) | 1))

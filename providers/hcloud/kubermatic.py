@@ -43,14 +43,15 @@ IMAGES: Mapping[str, str] = {
     OperatingSystem.UBUNTU: "ubuntu-24.04",
     OperatingSystem.ROCKY_LINUX: "rocky-9",
 }
-"""Operating system -> image for a spec without `image`. The API has no images of other systems."""
+"""Operating system -> image for a spec without `image`. The API has no images of Kubermatic's
+other operating systems."""
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, rename=to_field):
     """`cloudProviderSpec` of a machine. Each value may be in a Secret or ConfigMap, except labels.
 
     `networks` and `firewalls` are names or IDs. `datacenter` is deprecated: only its location is
-    used. Without `image`, the operating system decides.
+    used. Without `image`, the operating system selects the image.
     """
 
     server_type: ConfigVarString = ConfigVarString()
@@ -74,11 +75,11 @@ class KubermaticMachines(HcloudMachines):
     location_fields: frozenset[str] = frozenset()
 
     def add_kubermatic_defaults(self, config: ProviderConfig) -> ProviderConfig:
-        """Replace an inline datacenter by its location.
+        """Replace `datacenter` by its location, unless the value is in a Secret or ConfigMap.
 
         Raises:
-            InvalidArgument: the spec is invalid or has both `datacenter` and `location`, or the
-                datacenter is no name.
+            InvalidArgument: the spec is invalid or has both `datacenter` and `location`, or
+                `datacenter` is not a name such as fsn1-dc14.
         """
         spec, given = decode_spec(config, Spec), dict(config.cloud_provider_spec)
         if not spec.datacenter.value:
@@ -95,7 +96,7 @@ class KubermaticMachines(HcloudMachines):
         """Return the provider spec of `HcloudMachines`.
 
         Raises:
-            InvalidArgument: the spec is invalid, or a value does not exist.
+            InvalidArgument: the spec is invalid, or a referenced value does not exist.
             OSNotSupported: there is no image for the operating system.
         """
         spec = decode_spec(config, Spec, strict=strict)
@@ -119,7 +120,7 @@ class KubermaticMachines(HcloudMachines):
     async def migrate_uid(self, req: cloud.MachineRequest, former: str) -> None:
         """Set the UID in the labels of the server and its key; keep all other labels.
 
-        Two requests, and one for each resource.
+        Sends two requests to find them, and one to change each.
         """
         owner = replace(req.identity, uid=former)
         tables: tuple[tuple[str, str, type[client.Labelled]], ...] = (
@@ -146,7 +147,7 @@ def _location_of(datacenter: str) -> str:
 def _image_of(system: str) -> str:
     if system not in IMAGES:
         raise OSNotSupported(
-            f"operatingSystem is {system!r}, for which there is no image; set image, or one of "
-            f"{', '.join(IMAGES)}"
+            f"operatingSystem is {system!r}, for which there is no image; set image, or "
+            f"operatingSystem to one of {', '.join(IMAGES)}"
         )
     return IMAGES[system]

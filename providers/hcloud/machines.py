@@ -4,10 +4,10 @@ Provider spec  see `Spec`
 Credentials    `token`, an API token with write permission
 
 Servers, their SSH keys and their volumes carry the machine's identity as labels. Keys and volumes
-are created before the server. Placement groups are shared by the machines of a pool and carry
-cluster, namespace and pool. Server names are unique in a project: repeating a creation whose
-response was lost yields a name conflict. The driver then returns the existing server if its labels
-have the machine's identity.
+are created before the server. Placement groups are shared by the machines of a pool; their
+labels are cluster, namespace and pool. Server names are unique in a project: repeating a creation
+whose response was lost yields a name conflict. The driver then returns the existing server if its
+labels have the machine's identity.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _contradictions(values: Mapping[str, Any]) -> list[cloud.Problem]:
 
 
 def _check_value(name: str, value: Any) -> list[cloud.Problem]:
-    """Check a value that has the right type."""
+    """Return the problem of a value that has the right type, if any."""
     match name:
         case "labels":
             reason = f"must be valid labels, without the reserved key prefix {PREFIX}"
@@ -229,10 +229,10 @@ class HcloudMachines(cloud.Driver[Clients]):
         self._groups: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     async def create_machine(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
-        """Create the server: two requests, or one with keys in the spec.
+        """Create the server: two requests, or one if the spec has SSH keys.
 
-        Each volume, and each network or firewall given by name, takes another request; a placement
-        group takes two.
+        Each network or firewall that is given by name takes another request. Volumes take one to
+        list them and one for each new volume; a placement group takes one, or two if it is new.
         """
         spec, identity = parse_spec(req.provider_spec), req.identity
         _check_label_values(identity)
@@ -296,7 +296,7 @@ class HcloudMachines(cloud.Driver[Clients]):
     async def validate_spec(
         self, spec: Mapping[str, Any], credentials: cloud.Credentials, live: bool
     ) -> Sequence[cloud.Problem]:
-        """Return the problems of a spec; `live` looks up each referenced name: one request each."""
+        """Return the problems of a spec; if `live`, look up each referenced name in a request."""
         faults = list(problems(spec, credentials))
         if live and not faults:
             try:
@@ -473,9 +473,9 @@ async def _list_groups(
 ) -> Sequence[client.PlacementGroup]:
     """Return the placement groups of a pool, including older groups without a namespace label.
 
-    Groups of pools of the same name in other namespaces are excluded: the deletion of a machine
-    also deletes empty groups, and another process, with its own lock, may be about to create the
-    first server in such a group.
+    A pool in another namespace may have the same name. Its groups are excluded: the deletion of a
+    machine also deletes empty groups, and another process, which has its own lock, may be about to
+    create the first server in such a group.
     """
     labels = {names.CLUSTER: identity.cluster, names.POOL: identity.pool}
     groups = await api.list_by_labels("placement_groups", client.PlacementGroup, labels)
@@ -501,7 +501,7 @@ async def _find_part(
 
 
 async def _delete(api: client.Client, path: str) -> None:
-    """Delete a resource. Raises `RetryAfter` while the cloud works on it."""
+    """Delete a resource. Raises `RetryAfter` if the deletion takes time."""
     with suppress(cloud.NotFound):
         action = await api.delete(path)
         if action is not None and action.status == "running":
@@ -544,7 +544,7 @@ def _check_label_values(identity: cloud.Identity) -> None:
 async def list_by_identity(
     api: client.Client, table: str, kind: type[client.L], identity: cloud.Identity, marks: Marks
 ) -> Sequence[client.L]:
-    """Return the resources whose labels have an identity; none for an empty identity."""
+    """Return the resources whose labels have an identity; none without UID or valid cluster."""
     if not identity.uid or not is_label_value(identity.cluster):
         return []
     resources = await api.list_by_labels(table, kind, marks.selector(identity))
@@ -570,7 +570,7 @@ async def _get_owned_server(
 async def _find_servers_to_delete(
     api: client.Client, req: cloud.MachineRequest, marks: Marks
 ) -> tuple[Sequence[int], cloud.Identity]:
-    """Return the IDs of the servers to delete, and the identity that their resources have."""
+    """Return the IDs of the servers to delete, and the identity in labels of their resources."""
     if not req.provider_id:
         servers = await list_by_identity(api, "servers", client.Server, req.identity, marks)
         return [entry.id for entry in servers], req.identity
@@ -591,9 +591,9 @@ def _info(server: client.Server) -> cloud.MachineInfo:
 
 
 def _addresses(server: client.Server) -> Sequence[cloud.NodeAddress]:
-    """Return name, public addresses and the address in every network.
+    """Return the name, the public addresses, and the address in each network.
 
-    The spec of a MachineClass does not select one network, so all count.
+    The spec of a MachineClass may name several networks, and none of them has precedence.
     """
     private = [cloud.address("InternalIP", net.ip) for net in server.private_net if net.ip]
     return (*instances.addresses(server, "dualstack", None), *private)

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from ccm import cloud
 
 SERVICE_UID = "hcloud-ccm/service-uid"
-"""Label with the UID of a load balancer's Service; hcloud-cloud-controller-manager sets it, too."""
+"""Label of a load balancer or certificate: UID of the Service. hcloud-cloud-controller-manager also
+sets this label."""
 
 ADOPTED = "kube-ccm/adopted"
 """Label of a load balancer that existed before its Service and was adopted by name. When the

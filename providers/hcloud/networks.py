@@ -45,7 +45,7 @@ class ClusterNetwork:
         self._listed_at = 0.0
 
     async def id(self) -> int | None:
-        """Return the ID of the network; None = none is configured. The first call sends a request.
+        """Return the network's ID; None = no network configured. The first call sends a request.
 
         Raises:
             FailedPrecondition: the network does not exist.
@@ -66,8 +66,8 @@ class ClusterNetwork:
         outside = [str(cidr) for cidr in self._pods if not self._contains(cidr)]
         if outside:
             _log.warning(
-                "--cluster-cidr outside of the network, servers have no routes to its Pods by "
-                "default; use a CIDR inside the network",
+                "--cluster-cidr is outside of the network, so by default servers have no routes to "
+                "the Pods; use a CIDR inside the network",
                 cluster_cidr=", ".join(outside),
                 network=network.name,
                 ip_range=network.ip_range,

@@ -66,10 +66,10 @@ class HcloudRoutes:
         ]
 
     async def create_route(self, cluster_name: str, name_hint: str, route: cloud.Route) -> None:  # noqa: ARG002
-        """Create a route: one request; if the CIDR has a route already, one to read the routes.
+        """Create a route: one request, or two if the CIDR already has a route.
 
-        Replacing a blackhole route takes two more. For a node without an address, and to check for
-        a blackhole, the servers may be listed.
+        Replacing a blackhole route takes two more requests. The servers may also be listed: for a
+        node without an address, and to check whether a route is a blackhole.
 
         Raises:
             InvalidArgument: the destination is not an IPv4 CIDR.
@@ -103,7 +103,7 @@ class HcloudRoutes:
         """Delete a route: one request. A missing route is not an error.
 
         Raises:
-            InvalidArgument: `route.name` is no ID of a route that `list_routes` returned.
+            InvalidArgument: `route.name` is malformed, so `list_routes` did not return it.
             FailedPrecondition: the route's CIDR is outside of the cluster's Pod CIDRs.
         """
         gateway, separator, destination = route.name.partition("-")
@@ -127,7 +127,7 @@ class HcloudRoutes:
         wanted: client.Route,
         error: cloud.CloudError,
     ) -> None:
-        """Replace a blackhole route; a route to a server raises `AlreadyExists`."""
+        """Replace a blackhole route in a Pod CIDR. Raises `AlreadyExists` for any other route."""
         holder = (await self._network.gateways(network)).get(there.gateway)
         if holder is not None:
             raise cloud.AlreadyExists(

@@ -148,7 +148,7 @@ USE_PRIVATE_IP = _annotation(
 PRIVATE_IPV4 = _annotation(
     "private-ipv4",
     "an IPv4 address",
-    "Private address; a change detaches and attaches the network.",
+    "Private address; a change detaches the network and attaches it again.",
     _ip,
 )
 PRIVATE_SUBNET = _annotation(
@@ -169,7 +169,11 @@ NODE_SELECTOR = _annotation(
     "node-selector", "a label selector", "Only nodes with these labels are targets.", _selector
 )
 PROTOCOL = _annotation(
-    "protocol", "tcp, http or https", "Used by all ports.", _one_of("tcp", "http", "https"), "tcp"
+    "protocol",
+    "tcp, http or https",
+    "Protocol of all ports.",
+    _one_of("tcp", "http", "https"),
+    "tcp",
 )
 PROXYPROTOCOL = _annotation(
     "uses-proxyprotocol", _BOOL, "Send targets the client's address by the PROXY protocol.", truth
@@ -201,7 +205,10 @@ MANAGED_NAME = _annotation(
     str,
 )
 MANAGED_DOMAINS = _annotation(
-    "http-managed-certificate-domains", "comma-separated names", "Domain names; required.", _split
+    "http-managed-certificate-domains",
+    "comma-separated names",
+    "Domain names of the managed certificate; at least one is required.",
+    _split,
 )
 MANAGED_STAGING = _annotation(
     "http-managed-certificate-acme-staging",
@@ -212,7 +219,8 @@ MANAGED_STAGING = _annotation(
 CHECK_PROTOCOL = _annotation(
     "health-check-protocol",
     "tcp, http or https",
-    "Protocol of the health check; default: the Service's protocol.",
+    "Protocol of the health check; default: the protocol of the ports, or tcp without other "
+    "settings of the check.",
     _one_of("tcp", "http", "https"),
 )
 CHECK_PORT = _annotation(

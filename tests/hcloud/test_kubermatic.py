@@ -105,7 +105,7 @@ def test_operating_system_selects_the_image(system: str, image: str) -> None:
 @pytest.mark.row("kubermatic-hetzner-02")
 @pytest.mark.parametrize("system", ["flatcar", "centos", "coreos", "rhel", "amzn2", ""])
 def test_operating_system_without_image_is_not_supported(system: str) -> None:
-    with pytest.raises(OSNotSupported, match="set image, or one of ubuntu, rockylinux"):
+    with pytest.raises(OSNotSupported, match="operatingSystem to one of ubuntu, rockylinux"):
         native(system)
 
 

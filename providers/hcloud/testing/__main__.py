@@ -45,7 +45,7 @@ def populate(service: server.Service, names: Sequence[str]) -> None:
 
 
 def config(endpoint: str, token: str) -> str:
-    """Return a cloud config for the fake that enables everything the provider offers."""
+    """Return a cloud config for use with the fake; it enables all that the provider offers."""
     settings = {
         "HCLOUD_ENDPOINT": endpoint,
         "HCLOUD_TOKEN": token,
@@ -86,7 +86,7 @@ async def run(options: argparse.Namespace) -> None:
     except ApiError as error:
         most = service.cloud.settings.network_servers
         raise SystemExit(
-            f"at most {most} names, because the real API limits the servers of a network: {error}"
+            f"use at most {most} names, as the real API limits the servers of a network: {error}"
         ) from None
     async with server.serve(service, port=options.port) as endpoint:
         papers = {

@@ -131,5 +131,5 @@ IMAGES: list[dict[str, Any]] = [
 
 
 def find(things: list[dict[str, Any]], word: str) -> dict[str, Any] | None:
-    """Return a resource by its name or its ID as text; None if there is none."""
+    """Return the resource whose name or ID is `word`; None if there is none."""
     return next((thing for thing in things if word in (thing["name"], str(thing["id"]))), None)

@@ -132,7 +132,7 @@ class Cloud:
         *,
         takes_s: float | None = None,
     ) -> Resource:
-        """Start an action that applies `effect` when it ends, at once for a duration of 0."""
+        """Start an action that applies `effect` when it ends; without duration, it ends at once."""
         about = list(resources)
         action: Resource = {
             "id": self.new_id(),
@@ -187,7 +187,7 @@ class Cloud:
                 raise ApiError("locked", f"{kind} {number} is locked by action {action_id}")
 
     def time_in(self, seconds: float) -> str:
-        """Return the time after a number of seconds."""
+        """Return the time a number of seconds from now, in the API's format."""
         return (clock.now() + timedelta(seconds=seconds)).isoformat(timespec="seconds")
 
 
@@ -216,7 +216,7 @@ DEFAULT_PER_PAGE = 25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """Decoded request: ID from the path, query and body."""
+    """Decoded request: query, body, and the ID in the path (0 = none)."""
 
     id: int = 0
     query: Mapping[str, list[str]] = field(default_factory=dict)
