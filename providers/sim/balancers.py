@@ -1,13 +1,13 @@
 """Load balancers of the simulated cloud.
 
 A load balancer is found by its name, which is derived from the Service's UID. Load balancers of
-other clusters are ignored. Every call first reads the load balancer, so that it adopts the result
-of an earlier call that was interrupted. While the cloud works on a load balancer, calls raise
+other clusters are ignored. Every call first reads the load balancer, so that the call continues
+where an interrupted call stopped. While the cloud works on a load balancer, calls raise
 `RetryAfter` with the remaining time.
 
 One normalised form, `client.BalancerSpec`, describes the load balancer that a Service specifies
 (`desired_spec`) and the load balancer in the cloud (`actual_spec`). A comparison of both shows
-whether a change is necessary; a hash of the form is the digest.
+whether a change is necessary. The digest is a hash of this form and of the members.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class SimBalancers:
         self._api = api
 
     def get_load_balancer_name(self, cluster_name: str, service: cloud.Service) -> str:  # noqa: ARG002 - the UID says enough
-        """Return `a` and the UID of the Service."""
+        """Return the default name (`load_balancer_name`)."""
         return cloud.default_load_balancer_name(service)
 
     async def get_load_balancer(
         self, cluster_name: str, service: cloud.Service
     ) -> cloud.Status | None:
-        """Return the status of the load balancer, None if there is none: one request.
+        """Return the status of the load balancer; None if it does not exist. Sends one request.
 
         The status has no addresses while the cloud provisions the load balancer.
         """

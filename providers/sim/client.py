@@ -87,14 +87,14 @@ CODES: Mapping[str, type[cloud.CloudError]] = {
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Address of an instance. Unknown kinds are possible."""
+    """Address of an instance. `kind` may have unknown values."""
 
     kind: str
     value: str
 
 
 class Server(msgspec.Struct, frozen=True):
-    """Instance, with the fields in use. Unknown states are possible."""
+    """Instance; only the fields that the provider reads. `state` may have unknown values."""
 
     id: str
     name: str
@@ -112,7 +112,7 @@ class Server(msgspec.Struct, frozen=True):
 class ServerOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Request that creates an instance.
 
-    While the instance exists, a repetition with the same `token` returns it.
+    While the instance exists, another request with the same `token` returns that instance.
     """
 
     name: str
@@ -183,7 +183,7 @@ class Ingress(msgspec.Struct, frozen=True):
 
 
 class Balancer(BalancerOrder, frozen=True, kw_only=True):
-    """Load balancer. Unknown states are possible."""
+    """Load balancer. `state` may have unknown values."""
 
     id: str
     state: str
@@ -203,7 +203,7 @@ class NewRoute(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Route(NewRoute, frozen=True, kw_only=True):
-    """Route; without a target it is a blackhole."""
+    """Route; a route without `target_name` is a blackhole."""
 
     id: str
     target_name: str | None
@@ -298,7 +298,7 @@ class Client:
         return await self._http.send("POST", "/v1/balancers", order, Balancer)
 
     async def change_balancer(self, balancer_id: str, recipe: BalancerSpec) -> Balancer:
-        """Replace the configuration of a load balancer, except name and members."""
+        """Replace the configuration of a load balancer; name, cluster and members stay."""
         return await self._http.send("PUT", f"/v1/balancers/{balancer_id}", recipe, Balancer)
 
     async def set_members(self, balancer_id: str, members: Sequence[str]) -> Balancer:

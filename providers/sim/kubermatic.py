@@ -26,7 +26,7 @@ TOKEN_VARIABLE = "SIM_TOKEN"  # noqa: S105 - a name
 class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """`cloudProviderSpec` of a machine. Each value may be in a Secret or ConfigMap, except labels.
 
-    The fields are those of `machines.Spec`.
+    Except for `token`, the fields are those of `machines.Spec`.
     """
 
     token: ConfigVarString = ConfigVarString()
@@ -51,7 +51,7 @@ class KubermaticMachines(DeclaredSpec, SimMachines):
         """Return the provider spec of `SimMachines`.
 
         Raises:
-            InvalidArgument: the spec is invalid, or a value does not exist.
+            InvalidArgument: the spec is invalid, or a referenced value does not exist.
         """
         spec = decode_spec(config, Spec, strict=strict)
         return {

@@ -114,7 +114,7 @@ def _problems(given: Mapping[str, Any]) -> list[cloud.Problem]:
 
 
 def _check_value(name: str, value: Any) -> list[cloud.Problem]:
-    """Check a value that has the right type."""
+    """Return the problem of a value that has the right type, if any."""
     match name:
         case "labels":
             reason = f"keys must not have the reserved prefix {client.MARK_PREFIX}"
@@ -223,7 +223,7 @@ class SimMachines(cloud.Driver[Clients]):
     async def validate_spec(
         self, spec: Mapping[str, Any], credentials: cloud.Credentials, live: bool
     ) -> Sequence[cloud.Problem]:
-        """Return the problems of a spec; `live` tests the credentials with one request."""
+        """Return the problems of a spec; if `live`, test the credentials with one request."""
         faults = list(problems(spec, credentials))
         if live and not faults:
             try:

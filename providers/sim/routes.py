@@ -1,8 +1,9 @@
 """Routes of the simulated cloud.
 
 A route sends a CIDR to a gateway, the private address of an instance. The cloud reports which
-instance has that address. The route is a blackhole if no instance has the address, and belongs
-to another node if the address moved there. The route controller corrects both cases.
+instance has that address. The route is a blackhole if no instance has the address, and leads to
+another node if the address moved to the instance of that node. The route controller corrects both
+cases.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class PageQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise world.WorldError("invalid", text) from error
 
     def filters(self) -> dict[str, Any]:
-        """Return the filters as arguments of the table's `list`; a label as key and value."""
+        """Return the filters as arguments of `list` or `page`; a label as key and value."""
         arguments = msgspec.structs.asdict(self)
         del arguments["limit"], arguments["cursor"]
         if "label" in arguments:
@@ -158,7 +158,7 @@ SettingsChange = msgspec.defstruct(
 
 
 class DecodedRequest(msgspec.Struct, frozen=True):
-    """Decoded request: ID from the path, query and body."""
+    """Decoded request: query, body, and the ID in the path (empty = none)."""
 
     id: str
     query: Any
@@ -170,7 +170,7 @@ class Service(fake_api.FakeApi):
 
     Args:
         token: bearer token that requests must have; empty = a random one.
-        seed: makes instance IDs reproducible; None = random.
+        seed: seed of the generated IDs, which makes them reproducible; None = random.
         settings: initial settings.
     """
 
@@ -415,7 +415,7 @@ _ACT = Operation(
 def _crud_operations(
     kind: str, part: str, order: type[msgspec.Struct], query: type[PageQuery]
 ) -> tuple[Operation, ...]:
-    """Return list, create and delete of one kind, for clients and for the administrator."""
+    """Return the list, create and delete operations of a kind, for clients and administrator."""
     rows = (
         Operation(f"list_{part}", f"GET /v1/{part}", _list_handler(part), query=query),
         Operation(f"create_{kind}", f"POST /v1/{part}", f"{part}.create", 201, order),

@@ -1,7 +1,7 @@
 """State and settings of the simulated cloud, and the file that persists the state.
 
 The creation of an instance is idempotent by token: while the instance of an earlier request with
-the same token exists, a request returns that instance.
+the same token exists and is not being deleted, a request returns that instance.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     Attributes:
         latency_s: delay before every response.
-        rate_limit: calls per second, and the burst; 0 = no limit. Excess calls get 429 with
+        rate_limit: calls per second, also the burst size; 0 = no limit. Excess calls get 429 with
             Retry-After.
         order_rate_limit: additional limit for requests that create instances, like `rate_limit`.
         page_size: maximum number of items in a page.

@@ -77,7 +77,7 @@ def check_text(field: str, parse: Callable[[str], object], text: str) -> None:
     """Check that a text can be parsed.
 
     Raises:
-        WorldError: `invalid`.
+        WorldError: `invalid`: `parse` rejects the text.
     """
     try:
         parse(text)
@@ -86,7 +86,7 @@ def check_text(field: str, parse: Callable[[str], object], text: str) -> None:
 
 
 def apply_change(present: S, change: msgspec.Struct) -> S:
-    """Return a copy with the fields of a change; `UNSET` fields stay."""
+    """Return a copy with the fields of a change; fields that are `UNSET` there stay."""
     fields = msgspec.structs.asdict(change)
     given = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
     return msgspec.structs.replace(present, **given)
@@ -580,7 +580,7 @@ class NewRoute(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Route(NewRoute, frozen=True, kw_only=True):
-    """Route; `target` is the ID of the instance with the gateway's address, null without one."""
+    """Route; `target` is the ID of the instance with the gateway's address; null = none has it."""
 
     id: str
     target: str | None = None

@@ -1,10 +1,10 @@
 """The simulated cloud's load balancers. No I/O.
 
 A load balancer is a record and the time at which it becomes `active`. Until then its state is
-`provisioning` (new) or `updating` (changed), and every change except deletion is refused.
-Clouds that build load balancers from VMs behave like this. No background task exists: the state is
-computed on read. Names are unique: a client that lost the response to a creation gets a conflict
-when it repeats the creation. Reads are consistent: a call sees the effects of all earlier calls.
+`provisioning` (new) or `updating` (changed), and clients can only rename or delete it. Clouds that
+build load balancers from VMs behave like this. No background task exists: the state is computed on
+read. Names are unique: a client that lost the response to a creation gets a conflict when it
+repeats the creation. Reads are consistent: a call sees the effects of all earlier calls.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class NewBalancer(BalancerSpec, frozen=True, kw_only=True, forbid_unknown_fields
 class Balancer(NewBalancer, frozen=True, kw_only=True):
     """Load balancer as the API returns it.
 
-    `reason` explains the state `error`. `ready_in_s` is the time until it is active. `unhealthy`
-    members get no traffic. A `protected` load balancer cannot be deleted.
+    `reason` explains the state `error`. `ready_in_s` is the time until `state` is `active`.
+    `unhealthy` members get no traffic. A `protected` load balancer cannot be deleted.
     """
 
     id: str

@@ -40,8 +40,8 @@ MIN_RENEW_AGE_S = 10.0
 """Age in seconds below which a refused token is not renewed: a new one would be refused too."""
 
 PEM_LIMIT = 4 << 10
-"""Maximum length of a private key in characters: RSA with 4096 bits. Checking a key with 8192 bits
-takes 6 s."""
+"""Maximum length of a private key in characters, enough for RSA with 4096 bits. Checking a key with
+8192 bits takes 6 s."""
 
 GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
@@ -153,7 +153,7 @@ class KeyFlow:
             return f"Bearer {self._token}"
 
     def refused(self, header: str) -> bool:
-        """Renew a refused token in the next call, and return whether a retry makes sense.
+        """Mark a refused token for renewal in the next call; return whether a retry makes sense.
 
         False: the token is too new; a renewed token would be refused as well.
         """

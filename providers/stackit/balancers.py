@@ -33,9 +33,9 @@ class MetricsCredentials:
     async def ensure(self, held: lbapi.Balancer | None, name: str) -> lbapi.Metrics | None:
         """Create or update credentials and return the metrics settings; None if not configured.
 
-        Sends no request if the load balancer's label shows that the credentials are current, and
-        one request to update them. Creating credentials takes two, and one more for each of the
-        credentials left behind by earlier calls, to delete it.
+        Sends no request if the load balancer's label shows that the credentials are current, or
+        one request to update them. The creation takes two requests, and one to delete each set of
+        credentials that an earlier call left behind.
         """
         if not self.url:
             return None
@@ -103,9 +103,9 @@ class StackitBalancers:
         cluster_name: str,  # noqa: ARG002 - the UID is unique
         service: cloud.Service,
     ) -> cloud.Status | None:
-        """Return the status of the load balancer, None if there is none: one request.
+        """Return the status of the load balancer; None if it does not exist. Sends one request.
 
-        A new load balancer has no address until the cloud has created it.
+        The status has no address until the cloud has completed the creation.
         """
         held = await self._api.balancer(balancer_specs.balancer_name(service))
         if held is None:
@@ -164,7 +164,9 @@ class StackitBalancers:
         await self._update_pools(held, balancer_specs.targets(nodes))
 
     async def ensure_load_balancer_deleted(self, cluster_name: str, service: cloud.Service) -> None:
-        """Delete the load balancer and the credentials of its metrics: three requests and more.
+        """Delete the load balancer, and the credentials for its metrics.
+
+        Sends up to four requests, and one for each set of credentials.
 
         Raises:
             RetryAfter: the cloud still deletes the load balancer.
@@ -317,7 +319,7 @@ class StackitBalancers:
     async def _set_targets(
         self, name: str, pool: lbapi.Pool, targets: tuple[lbapi.Target, ...]
     ) -> dict[str, str]:
-        """Set the targets of a pool; return the node of each refused target -> reason.
+        """Set the targets of a pool; return the refused targets: node and address -> reason.
 
         Sends one request, and more if a target is refused.
         """

@@ -1,8 +1,7 @@
-"""Settings of STACKIT: cloud config and environment variables, as in STACKIT's own
-cloud-controller-manager.
+"""Settings of STACKIT, as in STACKIT's own cloud-controller-manager.
 
-The cloud config is YAML in sections; credentials come from the environment. Settings that only
-concern STACKIT's own manager are accepted without effect.
+The cloud config is YAML in sections. Credentials, and the settings in `Variables`, come from the
+environment. Settings that only concern STACKIT's own manager are accepted without effect.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ class Endpoints(cloud.Settings, frozen=True, kw_only=True, rename=_camel):
 
 
 class Global(cloud.Settings, frozen=True, kw_only=True, rename=_camel):
-    """Location of the cluster."""
+    """Project and region of the cluster, and addresses of the APIs."""
 
     project_id: Annotated[str, cloud.setting("ID of the cluster's project.", **_UUID)]
     region: Annotated[
@@ -157,8 +156,8 @@ class Variables(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
     token_baseurl: Annotated[
         str,
         cloud.setting(
-            "URL of the token API; empty = that of the key above. The URL in the key of a "
-            "MachineClass is never used.",
+            "URL of the token API; empty = the URL in the service account key. The URL in the key "
+            "of a MachineClass is never used.",
             parse=parse_token_url,
             expects="look like https://host; http is accepted for loopback only",
         ),

@@ -44,7 +44,7 @@ class ServerNic(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Server, with the fields in use. Unknown states are possible."""
+    """Server; only the fields that the provider reads. `status` may have unknown values."""
 
     id: str
     name: str
@@ -164,7 +164,7 @@ class Client:
         return server
 
     async def wait_until_server_deleted(self, place: Place, server_id: str) -> None:
-        """Return if the server is gone: one request, without waiting.
+        """Check that the server is gone: one request, without waiting.
 
         Raises:
             RetryAfter: the server still exists; call again after the delay.

@@ -42,7 +42,8 @@ class BootVolume(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """`cloudProviderSpec` of a machine. Each value may be in a Secret or ConfigMap, except labels.
 
-    The fields are those of `machines.Spec`; `networkId` is its `networking.networkId`.
+    Except for the credentials, the fields are those of `machines.Spec`, where `networkId` is
+    `networking.networkId`.
     """
 
     project_id: ConfigVarString = ConfigVarString()
@@ -72,7 +73,7 @@ class KubermaticMachines(DeclaredSpec, StackitMachines):
         """Return the provider spec of `StackitMachines`.
 
         Raises:
-            InvalidArgument: the spec is invalid, or a value does not exist.
+            InvalidArgument: the spec is invalid, or a referenced value does not exist.
             OSNotSupported: the spec names no image.
         """
         spec = decode_spec(config, Spec, strict=strict)

@@ -102,7 +102,7 @@ class BalancerError(msgspec.Struct, frozen=True):
 
 
 class Balancer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Load balancer, with the fields in use."""
+    """Load balancer; only the fields that the provider reads."""
 
     name: str
     version: str | None = None

@@ -3,12 +3,13 @@
 Provider spec  see `Spec`
 Credentials    `project-id` and `serviceaccount.json`, see `Spec`
 
-A server has the labels of the vendor's driver, machine and class, and three more: the cluster
-marker, the machine's namespace and its UID. Server names are not unique in this cloud. A server
+A server has the labels of the vendor's driver, which name machine and class, and three more:
+cluster, namespace and UID of the machine. Server names are not unique in this cloud. A server
 with the name of a machine but other labels still blocks the machine, since nodes are found by name.
 
 Provider IDs do not contain the region, and the region of a class may change. Each machine therefore
-records the region of its server (`LastKnownState`), which takes precedence.
+records the region of its server (`LastKnownState`); the recorded region takes precedence over that
+of the class.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _MAIL = re.compile(r"[a-zA-Z0-9._%+-]+@[a-zA-Z0-9.-]+\.[a-zA-Z]{2,}", re.ASCII)
 _HOST = re.compile(r"(?=.{1,63}$)[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?", re.ASCII)
 
 SOURCES = ("image", "snapshot", "volume")
-"""Possible sources of a boot volume. The API documents image and volume."""
+"""Possible sources of a boot volume. The API documents only image and volume."""
 
 
 class Networking(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -130,7 +131,7 @@ def problems(given: Mapping[str, Any], credentials: Mapping[str, bytes]) -> Sequ
 
 
 def region_of(given: Mapping[str, Any]) -> str:
-    """Return the region of a spec, which may be invalid; empty without a valid region."""
+    """Return the region of a spec that may be invalid; empty if the region is not valid."""
     region = given.get("region")
     return region if isinstance(region, str) and REGION.fullmatch(region) else ""
 
@@ -226,9 +227,15 @@ def _check_image(value: Any, values: Mapping[str, Any]) -> Iterator[str]:
 def _check_labels(value: Any, _: Mapping[str, Any]) -> Iterator[str]:
     for key, text in (value or {}).items():
         if len(key) > 63 or not _LABEL.fullmatch(key):
-            yield f"key {key!r} must be at most 63 of [-A-Za-z0-9_./], alphanumeric at both ends"
+            yield (
+                f"key {key!r} must be at most 63 characters from [-A-Za-z0-9_./], alphanumeric "
+                "at both ends"
+            )
         if not is_label_value(text):
-            yield f"value {text!r} must be at most 63 of [-A-Za-z0-9_.], alphanumeric at both ends"
+            yield (
+                f"value {text!r} must be at most 63 characters from [-A-Za-z0-9_.], alphanumeric "
+                "at both ends"
+            )
 
 
 def _check_networking(value: Networking | None, _: Mapping[str, Any]) -> Iterator[str]:
@@ -372,8 +379,8 @@ class StackitMachines(cloud.Driver[Clients]):
     async def initialize_machine(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
         """Check that the server runs, and set `allowedAddresses` of its NICs.
 
-        Sends one request; to set addresses, it sends another, and one per NIC. Raises `RetryAfter`
-        until the server runs.
+        Sends one request. If the spec has `allowedAddresses`, it also sends one to list the NICs,
+        and one for each NIC to change. Raises `RetryAfter` until the server runs.
         """
         spec = parse_spec(req.provider_spec)
         async with self.client(req.credentials, req.identity.pool) as api:
@@ -392,7 +399,13 @@ class StackitMachines(cloud.Driver[Clients]):
         return _info(server, place)
 
     async def get_machine_status(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
-        """Return the status: one request, two without provider ID. Raises `NotFound`."""
+        """Return the status of the server: one request, or more without provider ID.
+
+        Raises:
+            NotFound: the server does not exist.
+            NotOwned: the server belongs to another machine.
+            Uninitialized: the server is being created, or a NIC lacks allowed addresses.
+        """
         if _never_had_server(req):
             raise cloud.NotFound(f"machine {req.identity.name} never had a server")
         async with self.client(req.credentials, req.identity.pool) as api:
@@ -432,7 +445,7 @@ class StackitMachines(cloud.Driver[Clients]):
     async def validate_spec(
         self, spec: Mapping[str, Any], credentials: cloud.Credentials, live: bool
     ) -> Sequence[cloud.Problem]:
-        """Return the problems of a spec; `live` looks up each referenced ID: one request each."""
+        """Return the problems of a spec; if `live`, look up each referenced ID in a request."""
         faults = list(problems(spec, credentials))
         if live and not faults:
             try:
@@ -483,7 +496,7 @@ class StackitMachines(cloud.Driver[Clients]):
 async def _find_existing(
     api: iaas.Client, place: Place, servers: Sequence[iaas.Server], identity: cloud.Identity
 ) -> iaas.Server | None:
-    """Return the server that an earlier call created, among all servers of a place; or None.
+    """Return the server among `servers` that an earlier call created for the machine, or None.
 
     Raises:
         AlreadyExists: a server with the name belongs to another machine.
@@ -550,14 +563,14 @@ def _build_order(req: cloud.MachineRequest, spec: Spec) -> Mapping[str, Any]:
     """Return the request body that creates a server, without unset fields of the spec.
 
     Raises:
-        InvalidArgument: the user data are missing, without which no server joins a cluster.
+        InvalidArgument: the user data, without which no server joins a cluster, are missing.
     """
     identity = req.identity
     user_data = spec.user_data.encode() or req.user_data
     if not user_data:
         raise cloud.InvalidArgument(
-            "userData is missing, without which no server joins; set userData in the Secret of "
-            "the class or in its providerSpec"
+            "userData is missing, and without it no server joins the cluster; set userData in the "
+            "Secret or in the providerSpec of the class"
         )
     networking = spec.networking
     optional = {
@@ -603,7 +616,7 @@ def _boot_volume(given: BootVolume | None) -> Mapping[str, Any]:
 async def _failed(
     api: iaas.Client, place: Place, server: iaas.Server, identity: cloud.Identity
 ) -> NoReturn:
-    """Raise the reason for a server's failure; delete the machine's server if it never ran.
+    """Raise the error of a failed server; delete the server if it never ran and is the machine's.
 
     Raises:
         FailedPrecondition: the server ran before, or belongs to another machine.
@@ -626,7 +639,7 @@ async def _failed(
 def _addresses_to_allow(
     spec: Spec, network_id: str, nic_id: str, nic: iaas.Nic | iaas.ServerNic
 ) -> Sequence[str]:
-    """Return the addresses that a NIC is to allow: those that it allows, and those of the spec.
+    """Return the addresses that a NIC is to allow: those allowed already, and those of the spec.
 
     Empty = nothing to change: the NIC allows all addresses of the spec already, or the spec names
     neither the NIC nor its network.
@@ -672,10 +685,10 @@ def _never_had_server(req: cloud.MachineRequest) -> bool:
     """Return whether a machine never had a server.
 
     True if the Machine has neither provider ID nor recorded region, and the class lacks a region or
-    its Secret a project. A server cannot be created without region and project, and each attempt
-    records the region on the Machine, even if the response was lost. Exception: the process dies
-    before it records the region, and the class becomes invalid afterwards. The orphan controller
-    finds such a server.
+    its Secret lacks a project. A server cannot be created without region and project, and each
+    attempt records the region on the Machine, even if the response was lost. The result is wrong if
+    the process died before it recorded the region, and the class became invalid afterwards; the
+    orphan controller finds such a server.
     """
     if req.provider_id or req.last_known_state:
         return False

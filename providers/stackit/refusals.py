@@ -16,7 +16,8 @@ from ccm import cloud
 from ccm.cloud import rest
 
 EXHAUSTION_TEXTS = ("no valid host", "quota")
-"""Lower-case texts in a message that indicate exhausted capacity or quota, whatever the status."""
+"""Texts in lower case. A message that contains one of them, in upper or lower case, indicates
+exhausted capacity or quota, whatever the status."""
 
 
 class UnconfirmedNotFound(cloud.NotFound):

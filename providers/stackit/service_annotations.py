@@ -1,7 +1,8 @@
 """Service annotations of STACKIT, with the vendor's names.
 
-Names below `yawol.stackit.cloud/` are older; some equal a newer annotation. A Service may have both
-if they agree. Invalid booleans and durations in older annotations are ignored, as before.
+Names below `yawol.stackit.cloud/` are older; some have a newer equivalent. A Service may have both
+if their values agree. Invalid booleans and durations in older annotations are ignored, for
+compatibility.
 """
 
 from __future__ import annotations
@@ -172,7 +173,8 @@ FLAVOR = _annotation(
 CLASS_NAME = _annotation(
     f"{LEGACY}className",
     "text",
-    "Values other than `stackit` leave a Service without load balancer to other controllers.",
+    "With a value other than `stackit`, a Service that has no load balancer yet is left to other "
+    "controllers.",
     str,
 )
 

@@ -28,7 +28,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--key",
         type=Path,
-        help="file to write the service account key to; without, no authentication",
+        help="file to write the service account key to; without it, no authentication",
     )
     return parser
 
@@ -98,7 +98,7 @@ def machine_deployment(key: bytes) -> str:
 
 
 def variables(url: str, key: str = "") -> Mapping[str, str]:
-    """Return the environment variables for the fake; without a key it needs no credentials."""
+    """Return the environment variables for the fake; without key file, no authentication."""
     environ = {"STACKIT_IAAS_ENDPOINT": f"{url}{server.IAAS}"}
     if not key:
         return {**environ, "STACKIT_NO_AUTH": "true"}

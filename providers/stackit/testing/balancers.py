@@ -154,7 +154,7 @@ def delete(cloud: Cloud, call: Call) -> Answer:
 
 
 def index(cloud: Cloud, call: Call) -> Answer:
-    """Return a page of load balancers by name; the last name is the ID of the next page."""
+    """Return a page of load balancers, sorted; the last name is the ID of the next page."""
     size = min(int(call.query.get("pageSize") or 100), cloud.settings.page_size)
     after = call.query.get("pageId", "")
     names = sorted(name for name in cloud.balancers if name > after)

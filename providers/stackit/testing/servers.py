@@ -228,7 +228,7 @@ def create_nic(cloud: Cloud, call: Call) -> Answer:
 
 
 def quotas(cloud: Cloud, call: Call) -> Answer:
-    """Return limit and usage of all kinds of resources."""
+    """Return quotas of all kinds of resources, each with the limit and usage of servers."""
     used = sum(place == call.place for place in cloud.places.values())
     whole = {"limit": cloud.settings.servers, "usage": used}
     names = ("backupGigabytes", "backups", "gigabytes", "networks", "nics", "publicIps", "ram")
@@ -246,7 +246,7 @@ def patch(cloud: Cloud, call: Call) -> Answer:
 
 
 def patch_nic(cloud: Cloud, call: Call) -> Answer:
-    """Change a NIC; a given list replaces the existing one."""
+    """Change a NIC; a given value replaces the existing one."""
     network, number, change = call.path["networkId"], call.path["nicId"], call.body
     nic = state.get(cloud.nics, number, "nic")
     if nic["networkId"] != network:

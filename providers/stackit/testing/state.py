@@ -31,7 +31,7 @@ class Settings:
         page_size: maximum number of load balancers in a page, regardless of the query.
         servers: maximum number of servers.
         balancers: maximum number of load balancers.
-        hosts: capacity for servers; a further server fails with "no valid host".
+        hosts: number of servers that fit; a further server fails with "no valid host".
         silent_404: whether a 404 of the load balancer API has no body, as documented.
         no_auth: whether requests need no credentials.
     """
@@ -101,7 +101,7 @@ class ApiError(ErrorResponse):
 
 
 class Cloud:
-    """State of one account; each resource is in a project and a region."""
+    """State of one account; only servers have a project and a region."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()

@@ -38,7 +38,7 @@ class Account:
 
     @property
     def key(self) -> bytes:
-        """Return the key in the JSON form of the vendor's portal."""
+        """Key in the JSON form of the vendor's portal."""
         private = _private(self._number)
         pem = private.private_bytes(
             serialization.Encoding.PEM,
