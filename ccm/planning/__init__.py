@@ -8,8 +8,9 @@ load balancers and loses its routes. The results of `ensure_load_balancer` and `
 cannot be predicted, so the forecast for the Service or Machine ends with the call. A driver with
 `CreationCheck` is asked whether it would refuse a creation.
 
-While the controllers only wait, time is skipped: the second query about a missing instance needs no
-real wait. Each query is sent to the cloud once, and its answer is reused.
+While the controllers only wait, time is skipped. Each query is sent to the cloud once, and its
+answer is reused, also for the second query about a missing instance. With `wait`, `forecast` sends
+that second query after a wait in real time.
 
     timeloop        event loop that skips waits
     cloud_client    cloud client that makes no change
@@ -18,7 +19,7 @@ real wait. Each query is sent to the cloud once, and its answer is reused.
 
 The forecast cannot predict:
 
-- the result of an ensure, and so the status that would be written after it;
+- the result of `ensure_load_balancer`, and so the status that would be written after the call;
 - the order of nodes, and so which nodes are deleted if a limit allows only some deletions;
 - whether a load balancer is reconciled before or after a node that is initialised at the same
   time, and so whether the load balancer is ensured or only its members are updated;

@@ -283,7 +283,7 @@ def _members(nodes: Sequence[Node]) -> str:
 def _fields(obj: KubeObject) -> _Fields:
     """Return the comparable fields of an object: (path, element) -> text.
 
-    The element is empty except for taints and finalizers, whose elements are compared singly.
+    The element is empty except for taints and finalizers, which are compared one by one.
     """
     body = msgspec.to_builtins(document_of(obj))
     if isinstance(obj, Secret):
@@ -381,7 +381,7 @@ def summary(forecast: Forecast) -> str:
     if forecast.blocked:
         parts.append(f"{_count(len(forecast.blocked), 'deletion')} blocked")
     if forecast.failures:
-        parts.append("incomplete: some queries or settings failed")
+        parts.append("incomplete: some queries failed, or settings are invalid")
     return "; ".join(parts)
 
 

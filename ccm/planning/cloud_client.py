@@ -1,8 +1,9 @@
 """Cloud client of the forecast: sends queries, and records changes instead of sending them.
 
 Each method of a provider declares whether it changes something. A call of a changing method is
-recorded and not sent; it counts as successful. A second guard in front of the provider refuses such
-a call. Answers to queries are cached, errors included, unless `Ledger.caches_answers` is off.
+recorded and not sent. It counts as successful if the method has no result or a known one; otherwise
+it raises RetryAfter. A second guard in front of the provider refuses such a call. Answers to
+queries are cached, errors included, unless `Ledger.caches_answers` is off.
 """
 
 from __future__ import annotations
@@ -114,8 +115,8 @@ class Ledger:
         failures: (name of the method, names of the queried objects) -> error.
         refused: UID of a machine -> error with which the driver would refuse to create its VM.
         caches_answers: whether answers are reused; else each query is sent to the cloud.
-        queries: all queries sent to the cloud.
-        first_queries: the first query about each object.
+        queries: counts all queries sent to the cloud.
+        first_queries: counts only the first query about each object.
     """
 
     changes: list[CloudChange] = field(default_factory=list)
@@ -147,8 +148,8 @@ class RecordingCloudClient(CloudClient):
 
         Raises:
             RetryAfter: the change is recorded, and its result cannot be predicted.
-            CloudError: the driver would refuse the creation of a VM; it is not recorded.
-            CloudError: see `CloudClient.call`.
+            CloudError: the query failed (see `CloudClient.call`), or the driver would refuse the
+                creation of a VM, which is then not recorded.
         """
         operation = self._operation(method, args)
         if operation.change:

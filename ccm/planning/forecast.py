@@ -1,9 +1,9 @@
 """Forecast: runs the daemon's controllers over a copy of the cluster, and collects their changes.
 
 The copy is in a fake API server, where the controllers may write, without a connection to the real
-API server. The copied objects have the fields of the daemon's types. Only the keys of objects that
-cannot be decoded are known, as in the daemon. The fake API server does not validate, since the real
-API server has accepted the objects.
+API server. The copied objects have only the fields of the daemon's types. Of an object that cannot
+be decoded, only the key is known, as in the daemon. The fake API server does not validate, since
+the real API server has accepted the objects.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class FakeTracker:
         self._transport = MemoryTransport(self._store, is_strict=False)
 
     def serve(self, api: MachineApi, plurals: Collection[str]) -> None:
-        """Let the fake API server serve the resources of an API group with these plurals."""
+        """Let the fake API server serve those resources of an API group whose plurals are given."""
         self.served[api.group] = plurals
         for definition in api.definitions:
             kind = kinds.kind_of_definition(dict(definition.to_manifest()))
@@ -337,8 +337,8 @@ async def _watched_kinds(
 ) -> Mapping[ResourceKind[Any], Collection[str]]:
     """Return the kinds to copy -> namespaces (an empty name = all namespaces).
 
-    If controllers watch Machines, also load the Namespace `kube-system` and the CRDs that these
-    controllers read into `cluster`.
+    If controllers watch Machines, also load into `cluster` the Namespace `kube-system` and the CRDs
+    that these controllers read.
     """
     places: dict[ResourceKind[Any], set[str]] = defaultdict(set)
     known_kinds = {(kind.group, kind.plural): kind for kind in (*WATCHED_KINDS, CONFIG_MAPS)}
@@ -377,8 +377,8 @@ async def _watched_kinds(
 async def _crd(client: Client, kind: ResourceKind[Any]) -> CustomResourceDefinition:
     """Return the CRD of a kind.
 
-    If the CRD is missing or cannot be read for lack of permission, return a CRD that is not being
-    deleted, so that the daemon blocks nothing.
+    If the CRD is missing or the daemon may not read it, return a CRD that is not being deleted, so
+    that no deletion is blocked because of the CRD.
 
     Raises:
         KubeError: the CRD cannot be read for another reason.
@@ -439,7 +439,7 @@ async def _wait_idle(work: asyncio.Task[None], questions: PendingQueries, second
 
 
 def _refused_creations(cluster: FakeTracker, ledger: Ledger) -> Mapping[ChangedObject, str]:
-    """Return the Machines for which the driver would refuse to create a VM -> its error."""
+    """Return the driver's error for each Machine whose VM the driver would refuse to create."""
     return {
         _subject(api, machine): redact.mask_text(str(ledger.refused[machine.uid]))
         for api in APIS

@@ -39,7 +39,8 @@ MIN_RETRY_AFTER_S = 1.0
 
 BUSY_SHARE = 0.2
 """Minimum delay of `Retry.AFTER`, as a share of the time for which the cloud has been busy with the
-key. So a long operation is polled rarely, and its end is noticed late by at most this share."""
+key. So a long operation is polled rarely, and the delay until its end is noticed is about this
+share of its duration at most."""
 
 RETRY_AFTER_JITTER = 0.2
 """Jitter added to Retry-After delays, as a fraction: many keys get the same delay."""
@@ -52,8 +53,8 @@ NEW_OBJECT_BACKOFF = ExponentialBackoff(base_s=1.0, cap_s=60.0)
 """Delays of `Retry.SLOW` for a new object, which may be rejected only because it is new."""
 
 PRIORITY_RETRIES = 8
-"""Number of an item's first retries that have priority over items with more failures. The delays of
-later retries exceed a second anyway."""
+"""Number of retries for which an item has priority over items with more failures. Later retries
+have equal priority; their delays exceed a second anyway."""
 
 MIN_WAKE_INTERVAL_S = 2.0
 """Minimum seconds between two wake-ups of keys that failed in an outage: a cloud or API server that
@@ -138,7 +139,7 @@ class FairRateLimiter:
 
 
 class ItemBackoff(Generic[K]):
-    """Number of consecutive failures of each item, and the end of its current delay.
+    """Consecutive failures and current delay of each item.
 
     Times are monotonic seconds.
 

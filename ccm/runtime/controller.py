@@ -35,12 +35,13 @@ from ccm.runtime.workers import Workers
 
 ERRORS = metrics.counter(
     "ccm_reconcile_errors",
-    "Failed reconciles, by controller, without errors that state a Retry-After delay.",
+    "Failed reconciles, by controller; errors with a Retry-After delay are not counted.",
     ["name"],
 )
 
 MAX_OUTCOMES = 10_000
-"""Limit of keys whose last outcome is kept: more than a large cluster has nodes or Services."""
+"""Maximum number of keys whose last outcome is kept: enough for all nodes or Services of a large
+cluster."""
 
 SYNC_WARNING_INTERVAL_S = 60.0
 """Seconds between two warnings about a cache that is not synced.
@@ -57,8 +58,10 @@ class Syncable(Protocol):
 
 
 async def wait_for_sync(cache: Syncable, *, component: str) -> None:
-    """Wait without a limit until the cache is synced; log a warning every
-    `SYNC_WARNING_INTERVAL_S`."""
+    """Wait without a time limit until the cache is synced; log warnings meanwhile.
+
+    See `SYNC_WARNING_INTERVAL_S`.
+    """
     while True:
         try:
             await cache.wait_synced(SYNC_WARNING_INTERVAL_S)
@@ -69,7 +72,9 @@ async def wait_for_sync(cache: Syncable, *, component: str) -> None:
 
 
 class PassTimer:
-    """Timer of passes: a pass reconciles a set of keys. Overlapping passes count as one pass.
+    """Timer of passes.
+
+    A pass reconciles a set of keys. Overlapping passes count as one pass.
 
     Args:
         observe: receives the duration of a pass in seconds when its last key is finished.
@@ -111,14 +116,14 @@ class ReconcileResult:
     """Outcome of a reconcile that raised no error.
 
     Attributes:
-        after_s: requeue the key after that many seconds plus jitter, because many keys may get the
-            same delay; None = requeue it only on the next change.
+        after_s: seconds until the key is requeued; None = it is requeued only on the next change.
+            Jitter is added, because many keys may get the same delay.
         punctual: requeue without jitter, because the exact time matters.
         back_off: requeue with back-off as after a failure, but report no failure.
-        idle: the key needed no work, so a quick reconcile does not show that the key is no longer
-            slow (see `Workers`).
+        idle: the key needed no work; if the key is isolated as slow (see `Workers`), it stays
+            isolated even if this reconcile was quick.
         failing: the key still fails: keep its last outcome, back-off and failure count.
-        busy: the cloud is still busy with the key: treat this error as if it had been raised.
+        busy: error of a cloud that is still busy with the key; handled as if it had been raised.
     """
 
     after_s: float | None = None
@@ -235,7 +240,7 @@ class Controller:
         on_error: called for every failed reconcile, for events and counters.
         logs_failures: log failures, and the start and end of an outage; False where the
             controller writes more specific log lines.
-        on_retry: called by `retry_now`, for a controller with further delays to end.
+        on_retry: called by `retry_now`, so that a controller can end delays outside of the queue.
         reports: decides which failures are logged as warnings.
         rng: source of jitter for passes and requeued keys.
     """

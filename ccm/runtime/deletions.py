@@ -7,8 +7,8 @@ owners. If many owners are missing, `MassDeletionGuard` blocks the deletions unt
 back or the administrator allows the deletions.
 
 The deletion record is a ConfigMap, so that a restart or a new leader does not unblock deletions.
-The record lists recent and blocked deletions, by daemon and kind of object. The entries of other
-daemons, for other providers of the same cluster, stay untouched.
+The record lists recent and blocked deletions, by daemon and kind of object. Other daemons, with
+other providers, may run in the same cluster; their entries stay untouched.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class MassDeletionGuard:
         self._allowed = allowed
         self._until = -math.inf
         self.is_blocking = False
-        """Whether the guard blocks a mass deletion, or blocked one within `MASS_HOLD_S`."""
+        """Whether a mass deletion is blocked, or was blocked in the last `MASS_HOLD_S` seconds."""
 
     def owner_missing(self, now: float) -> None:
         """Note that an owner is missing and no watch event reported its deletion."""
@@ -106,7 +106,8 @@ CONFIG_MAP_NAME = "kube-ccm-deletions"
 
 WRITE_INTERVAL_S = 5.0
 """Minimum seconds between two writes of blocked deletions, since hundreds may be blocked within a
-short time; also the retry delay of a failed write. Slots are written at once."""
+short time; also the retry delay of a failed write. Slots of deletions (see
+`DeletionRecord.reserve`) are written at once."""
 
 MAX_LISTED = 200
 """Limit of listed blocked deletions per kind, because of the size limit of a ConfigMap. Further
@@ -279,7 +280,7 @@ class DeletionRecord:
             self.changed()
 
     def register_blocked(self, kind: str, blocked: Callable[[], Sequence[BlockedDeletion]]) -> None:
-        """Register a kind; `blocked` returns the kind's blocked deletions, at each write."""
+        """Register a kind; at each write, `blocked` returns the blocked deletions of the kind."""
         self._blocked[kind] = blocked
         self.changed()
 

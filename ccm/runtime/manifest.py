@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class MassDeletionFlags:
-    """Flags of all controllers that delete nodes, load balancers or routes."""
+    """Flag of all controllers that delete nodes, load balancers or routes."""
 
     allow_mass_deletion: bool = _DELETIONS.flag(
         False,
@@ -160,13 +160,13 @@ class Manifest(Generic[F]):
         permissions: other (verb, resource) permissions, used by the controller's service account if
             it has one.
         named_permissions: (verb, resource, name) permissions for single cluster-scoped objects.
-        namespaced_permissions: returns the (verb, resource, namespace) permissions in one
-            namespace; the shared informers use `list` and `watch`.
+        namespaced_permissions: returns (verb, resource, namespace) permissions for single
+            namespaces; the shared informers use `list` and `watch`.
         optional_permissions: (verb, resource, namespace) permissions that only some objects need.
         groups: API groups of resources outside the core group, by plural.
-        roles: returns in which clusters the controller needs its permissions for a resource and
-            namespace, as roles of `ControllerContext.cluster`. The default, an empty role, is the
-            daemon's own cluster.
+        roles: returns the clusters in which the controller needs its permissions for a resource
+            and a namespace, as roles (see `ControllerContext.cluster`). The default, an empty role,
+            is the daemon's own cluster.
         off_by_default: whether `--controllers=*` leaves the controller off; only its name in the
             list turns the controller on.
         lease: returns the Lease that keeps out another program with the same task; None = the

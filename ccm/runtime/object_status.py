@@ -34,8 +34,8 @@ class ControllerFacts:
         plan: next action of the controller; empty: none.
         foreign: why the object belongs to another manager; empty: it belongs to this daemon.
         blocked: why the controller cannot execute the plan, apart from errors; empty: not blocked.
-        awaited_secret: key of a Secret of another program that the controller waits for; empty:
-            none.
+        awaited_secret: key of a Secret that another program writes and the controller waits for;
+            empty: none.
         key: queue key, if it differs from the object's key; else empty.
         next_s: seconds until the controller's next scheduled attempt outside of the queue; None:
             there is none.
@@ -61,7 +61,7 @@ class LastReconcile(Wire, frozen=True, kw_only=True):
         kind: class of the error; empty: the reconcile succeeded.
         text: text of the error, without secrets.
         since_s: seconds since the first of consecutive failures.
-        not_yet: the reconcile succeeded but has to be repeated: the object is not ready.
+        not_yet: the reconcile succeeded but has to be repeated, because the object is not ready.
     """
 
     ago_s: float
@@ -75,7 +75,7 @@ class ControllerStatus(Wire, frozen=True, kw_only=True):
     """Status of one object in one controller: its `ControllerFacts` and the state of its queue key.
 
     Attributes:
-        last: outcome of the last reconcile; None: there was none, or its outcome was dropped.
+        last: outcome of the last reconcile; None: no reconcile yet, or its outcome was dropped.
         in_work_s: seconds since a worker began to reconcile the key; None: no worker reconciles the
             key.
         next_s: seconds until the next attempt; 0: the key is queued; None: no attempt is scheduled.
@@ -99,7 +99,7 @@ class DaemonResponse(Wire, frozen=True, kw_only=True):
     Attributes:
         leads: whether this replica is the leader.
         opening: why the provider is not open; empty: the provider is open.
-        fault: why the request was not carried out; empty: it was.
+        fault: why the request was not carried out; empty: it was carried out.
     """
 
     leads: bool = False
@@ -137,8 +137,10 @@ error of a cloud may quote a whole response."""
 
 
 def error_text(error: BaseException) -> str:
-    """Return the text of an error as one printable line, redacted and cut to
-    `MAX_ERROR_TEXT_LENGTH`."""
+    """Return the text of an error as one printable line, redacted and truncated.
+
+    See `MAX_ERROR_TEXT_LENGTH`.
+    """
     text = str(error) if isinstance(error, CloudError) else f"{type(error).__name__}: {error}"
     text = " ".join(redact.mask_text(text).split())
     if not text.isprintable():

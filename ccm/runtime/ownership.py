@@ -62,7 +62,7 @@ class Ownership(Generic[O, T]):
         self._write = write
 
     def reference(self, owner: O) -> OwnerReference:
-        """Return the controller reference to the owner, for objects that it creates."""
+        """Return the controller reference to the owner, for objects that the owner creates."""
         return controller_reference(owner, api_version=self._kind.api_version, kind=self._kind.kind)
 
     async def claim(
@@ -141,7 +141,7 @@ class Ownership(Generic[O, T]):
 
 
 class OwnerIndex(Generic[T]):
-    """Index of object keys by the UID of the controller; orphans have an empty UID.
+    """Index of object keys by the UID of the controller; the UID is empty for orphans.
 
     The cache handler updates the index, so that a claim need not scan all objects.
     """

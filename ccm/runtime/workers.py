@@ -5,9 +5,9 @@ Other keys would have to wait. So a reconcile that lasts `SLOW_AFTER_S` counts a
 overflow worker starts, up to a total of `MAX_OVERFLOW`. When a slow reconcile ends, one worker
 exits.
 
-A key whose last reconcile was slow is isolated in the queue. When its reconcile starts, an overflow
-worker starts too. An isolated key waits rather than occupy the last free worker. After a quick,
-successful reconcile that had work to do, the key is no longer isolated.
+A key whose last reconcile was slow is isolated in the queue. When its next reconcile starts, an
+overflow worker starts too. An isolated key waits rather than occupy the last free worker. After a
+quick, successful reconcile that had work to do, the key is no longer isolated.
 
 `ConcurrencySlot` bounds concurrent work, except for waits for a cloud: a worker acquires a slot for
 its reconcile and releases the slot during each call that may be slow.

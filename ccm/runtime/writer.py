@@ -50,7 +50,7 @@ class PatchClient(Protocol[T_co]):
 
 
 class DeleteClient(PatchClient[T_co], Protocol[T_co]):
-    """`PatchClient` and delete requests."""
+    """`PatchClient` that also sends delete requests."""
 
     async def delete(self, name: str, *, namespace: str = "", uid: str | None = None) -> None:
         """Delete the object, with the UID as precondition if `uid` is given."""
@@ -76,8 +76,8 @@ class WriteResult(NamedTuple, Generic[T]):
 
     Attributes:
         obj: the object after the write; None: the object is gone or was recreated.
-        changed: whether a patch was sent. False also when another client wrote the same values
-            before a retry.
+        changed: whether the API server accepted a patch. False also when no patch was needed, for
+            instance because another client wrote the same values before a retry.
     """
 
     obj: T | None

@@ -219,7 +219,7 @@ class ConnectionLimiter:
 
 
 _IPV6_BITS = 64
-"""Prefix length of an IPv6 origin; a client can use any address with its prefix."""
+"""Prefix length of an IPv6 origin: a client can use all addresses of a /64 network."""
 
 
 def origin_of(host: str) -> str:
@@ -540,6 +540,6 @@ class _TlsProtocol(SSLProtocol):
         self.seat = seat
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Release the slot, because the HTTP protocol is not called before the handshake ends."""
+        """Release the slot: without a completed handshake, the HTTP protocol is never called."""
         self.seat.release()
         super().connection_lost(exc)

@@ -265,7 +265,7 @@ _HARMLESS = ("GET", "HEAD")
 
 
 class LogRateLimits:
-    """Rate limits for log lines that any caller can cause; each kind of line has its own."""
+    """Rate limits for log lines that any caller can cause; each kind of line has its own limit."""
 
     def __init__(self) -> None:
         self._buckets = defaultdict[str, Bucket](lambda: Bucket(qps=LINES_PER_S, burst=BURST))

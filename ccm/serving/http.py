@@ -54,10 +54,11 @@ HEADER_S = 32.0
 """Timeout in seconds for the first header of a connection (k8s.io/apiserver, secure serving)."""
 
 _SLACK = 4 * CHUNK
-"""With TLS: bytes allowed above the limit, for the start of the next request or a rejected body."""
+"""Bytes that a TLS connection may send above its limit: the start of the next request, or of a body
+that is rejected."""
 
 _PLAIN_SPARE = 512 << 10
-"""As `_SLACK`, for connections without TLS: event loops read them in larger chunks."""
+"""As `_SLACK`, for connections without TLS, which event loops read in larger chunks."""
 
 _CHAINS_KEPT = 256
 _NAME = "ccm"

@@ -258,8 +258,8 @@ def build_context(
         rules: TLS policy of the server.
         pair: certificate and key of the server.
         authorities: client CAs, PEM. None means that the server requests no client certificate.
-        require_certificate: whether clients must send a certificate of these CAs; otherwise
-            client certificates are optional.
+        require_certificate: whether clients must send a certificate issued by one of these CAs;
+            otherwise client certificates are optional.
 
     Raises:
         CertificateError: the certificate, key or CAs are unusable.
@@ -328,8 +328,9 @@ class CertReloader:
     Args:
         rules: TLS policy of the server.
         certificates: sources of the server's certificates.
-        client_ca_file: PEM file of the CAs that must have signed every caller's certificate;
-            reloaded like the server's certificates. None means that `trust` sets the CAs.
+        client_ca_file: PEM file of client CAs, reloaded like the server's certificates; every
+            caller must send a certificate that one of them issued. None means that `trust` sets
+            the CAs.
     """
 
     def __init__(

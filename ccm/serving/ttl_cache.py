@@ -1,7 +1,7 @@
 """TTL cache for lookups.
 
-Concurrent callers with one key share one lookup, which is cancelled once all of them are
-cancelled.
+Concurrent callers with the same key share one lookup, which is cancelled when the last of these
+callers is cancelled.
 
 Any HTTP client can cause any number of lookups. Therefore keys are short (digests), expired
 answers are removed, and all caches that use one `LRUStore` share its limit in bytes. A cache that
@@ -47,7 +47,7 @@ class LRUStore:
     """Storage with LRU eviction that several caches may share.
 
     Args:
-        max_bytes: approximate maximum bytes of all answers.
+        max_bytes: approximate maximum bytes of all entries.
     """
 
     def __init__(self, max_bytes: int = 4 << 20) -> None:
@@ -57,7 +57,7 @@ class LRUStore:
         self._sweep: asyncio.TimerHandle | None = None
 
     def get(self, cache: str, key: Hashable) -> tuple[Any] | None:
-        """Return a 1-tuple with the answer, which may be None; None = missing or expired answer."""
+        """Return the answer in a 1-tuple, as an answer may be None; None = missing or expired."""
         entry = self._entries.get((cache, key))
         if entry is None or entry[0] <= clock.monotonic():
             return None

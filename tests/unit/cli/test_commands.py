@@ -250,7 +250,11 @@ class Screen(io.StringIO):
     [
         (Forecast(), 0, "nothing to do"),
         (CHANGES, 2, "3 changes to 1 object"),
-        (UNKNOWN, 1, "3 changes to 1 object; incomplete: some queries or settings failed"),
+        (
+            UNKNOWN,
+            1,
+            "3 changes to 1 object; incomplete: some queries failed, or settings are invalid",
+        ),
         (ExaminationError("no kubeconfig is given"), 1, ""),
     ],
     ids=["nothing", "changes", "incomplete", "refused"],
