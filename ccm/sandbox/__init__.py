@@ -41,16 +41,16 @@ TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxProvider:
-    """A provider other than that of the simulated cloud.
+    """Provider of a sandbox's cloud.
 
     Attributes:
         name: name of the provider.
         config: cloud config of the provider; None = the provider needs no file.
         routes: whether the cloud gets routes to the Pods of the nodes.
         instances: whether the provider offers instances, so that nodes wait for initialisation.
-        machine_objects: the object that describes the VMs, a MachineClass or, with Kubermatic's
-            API, a MachineDeployment; and its Secrets.
-        fake: module of the fake that replaces the cloud; empty = the real cloud.
+        machine_objects: the object that describes the VMs, and its Secrets. The object is a
+            MachineClass, or with Kubermatic's API a MachineDeployment.
+        fake: module of the fake that replaces the provider's cloud; empty = there is no fake.
     """
 
     name: str
@@ -76,8 +76,9 @@ class SandboxSettings:
         timeout_s: time limit of `once`, in seconds.
         provider: provider of another cloud; None = the simulated cloud.
         keep: whether to keep the folder with logs and state.
-        picture: SVG file for the last table.
-        assets: folder that may have kube-apiserver and etcd.
+        picture: SVG file for the last picture of the screen; None = no file.
+        assets: folder that may have kube-apiserver and etcd; without them the in-memory API server
+            is used.
     """
 
     node_names: tuple[str, ...]

@@ -35,7 +35,7 @@ RECENT = 200
 """Number of log entries that are kept."""
 
 _HOUSEKEEPING = "-repair-controller"
-"""Suffix of kube-apiserver's own controllers: their Warning events do not concern the daemon."""
+"""Suffix of the names of kube-apiserver's own controllers; their Warning events are not counted."""
 
 _USUAL = frozenset(
     {

@@ -70,7 +70,7 @@ class ServingCertificates:
         )
 
     async def request(self, name: str) -> ReconcileResult:
-        """Request a certificate for a node, as its user; once for each registration of the node.
+        """Request a certificate as the user of a node, once for each registration of the node.
 
         Raises:
             KubeError: the request failed.

@@ -1,9 +1,9 @@
 """Administration of the simulated cloud over HTTP, and discovery of running sandboxes.
 
-All requests use the administrator's paths (`/admin`), which are not counted as cloud calls and have
-no latency and no faults.
+All requests use the administrator's paths (`/admin`). Requests to them are not counted as cloud
+calls, and have no simulated latency and no simulated faults.
 
-A running sandbox has a file in its folder with the endpoint of its cloud, and keeps the file
+A running sandbox writes the endpoint of its cloud to a file in its folder, and keeps the file
 locked. The kernel releases the lock when the process ends, however it ends, so that no stale file
 counts as a running sandbox.
 """
@@ -198,7 +198,7 @@ def find_sandbox(
     """Return the cloud endpoint of the selected sandbox, or of the only one that runs.
 
     Args:
-        folder: folder of the sandbox; None = not given.
+        folder: folder of the sandbox; None = the user gave no folder.
         kubeconfig: $KUBECONFIG; a file in a sandbox's folder selects that sandbox.
         home: parent of the sandboxes' folders; None = the folder for temporary files.
 

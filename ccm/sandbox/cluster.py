@@ -156,7 +156,8 @@ class DaemonLog:
     """Reads the daemon's log incrementally.
 
     Attributes:
-        last: the line "stopped", the daemon's last; None while it runs, or if it crashed.
+        last: the line "stopped", which is the daemon's last line; None while the daemon runs, or if
+            it crashed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -299,7 +300,7 @@ def fake_module(opener: registry.Opener) -> str:
 def clean_environment(name: str, config: type[msgspec.Struct] | None) -> Mapping[str, str]:
     """Return this process's environment without variables that may belong to a real account.
 
-    These are variables with the provider's name as prefix, and the provider's declared settings.
+    Removed are variables with the provider's name as prefix, and the provider's declared settings.
     """
     prefix = f"{name.upper().replace('-', '_')}_"
     declared = {setting.name for setting in cloud_settings.table(config)} if config else set()

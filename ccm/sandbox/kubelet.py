@@ -1,7 +1,7 @@
 """Simulated kubelets that register nodes and report their status, and a simulated life of Pods.
 
-The reconcile of a node is level-triggered. A running machine that has not registered since its boot
-gets its node. The Ready condition follows the state of the machine. The module also does three
+The reconcile of a node is level-triggered. The kubelet of a running machine registers the node once
+per boot. The Ready condition follows the state of the machine. The module also does three
 tasks of kube-controller-manager. It sets Ready to Unknown for a silent kubelet (at once, not after
 40 s), removes the not-ready taint of a ready node, and allocates a Pod range for each node if the
 cloud has routes.
@@ -179,7 +179,7 @@ class Kubelets:
                         await self._post(name, names.STATUS_TRUE, turned=False)
 
     async def _post(self, name: str, status: str, *, turned: bool) -> Node:
-        """Report the status of a node; `turned`: the status changed, set the transition time."""
+        """Report the status of a node; set the transition time if the status changed (`turned`)."""
         condition = ready_condition(status, format_time(clock.now()))
         if not turned:
             del condition["lastTransitionTime"]
@@ -250,7 +250,9 @@ def _condition(kind: str, status: str, reason: str, message: str, moment: str) -
 
 
 class PodRanges:
-    """Allocator of one Pod range per node: the range released last, else the lowest free range.
+    """Allocator of one Pod range per node.
+
+    It prefers the range that was released last, and then the lowest free range.
 
     Args:
         whole: the range to divide.

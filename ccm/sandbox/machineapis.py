@@ -61,11 +61,13 @@ class SandboxMachineApi:
         manifests: manifests of its controllers.
         namespace: namespace of its objects.
         described_by: kind of the object that describes VMs; `read_objects` needs exactly one.
-        file_option: option of a provider's fake: file to write that object and its Secret to.
+        file_option: command-line option of a provider's fake, with the file to which the fake
+            writes the object that describes VMs, and its Secret.
         simulated: returns the objects that describe VMs of the simulated cloud, given its token.
         deployment: returns a MachineDeployment, given its replicas and the objects that describe
             its VMs.
-        other_type: patch of the template's spec that selects another type of the simulated cloud.
+        other_type: patch of the template's spec that selects another machine type of the simulated
+            cloud.
         companions: returns controllers of other programs that a cluster with this API has, and that
             the sandbox runs beside the daemon.
         has_approver: whether a controller approves the certificate requests of kubelets, so that
@@ -95,7 +97,7 @@ class SandboxMachineApi:
 
     @property
     def kinds(self) -> Mapping[str, ResourceKind[Any]]:
-        """Kinds of the objects that describe VMs."""
+        """Kinds of the objects that describe VMs, and Secrets, by name of the kind."""
         return {kind.kind: kind for kind in (SECRETS, self.described_by)}
 
     @property
@@ -131,7 +133,7 @@ def _simulated_spec(machine_type: str) -> dict[str, Any]:
 
 
 def _deployment_of_class(count: int, objects: MachineObjects) -> Mapping[str, Any]:
-    """Return a MachineDeployment of the first class."""
+    """Return a MachineDeployment for the first MachineClass of the objects."""
     kind = gardener.MACHINE_CLASSES.kind
     name = next(body["metadata"]["name"] for body in objects if body["kind"] == kind)
     spec = {

@@ -131,7 +131,7 @@ def read_objects(api: SandboxMachineApi, text: bytes) -> MachineObjects:
 
     Raises:
         ValueError: the file is malformed, does not have exactly one such object, or has an object
-            of another kind, without name or in another namespace than that of the API.
+            of another kind, without a name, or in a namespace other than the API's.
     """
     kinds, only, namespace = api.kinds, api.described_by.kind, api.namespace
     try:
@@ -145,7 +145,7 @@ def read_objects(api: SandboxMachineApi, text: bytes) -> MachineObjects:
             raise ValueError(f"kind {kind or '(none)'} is not allowed; expected {allowed}")
         metadata = document.get("metadata")
         if not isinstance(metadata, Mapping) or not metadata.get("name"):
-            raise ValueError(f"{kind} without metadata.name")
+            raise ValueError(f"{kind} has no metadata.name")
         if metadata.get("namespace", namespace) != namespace:
             raise ValueError(
                 f"{kind} {metadata['name']}: metadata.namespace is {metadata['namespace']!r}; a "

@@ -1,7 +1,7 @@
 """`kube-ccm sandbox`: the sequence from the first process to the last line.
 
 Start: folder, API server, simulated cloud or a provider's fake, daemon. Only then do kubelets
-register and Machines get their MachineDeployment, so that the screen shows the daemon's work from
+register, and only then is the MachineDeployment created: the screen shows the daemon's work from
 the first node on. Services are created when all nodes are initialised, including those of Machines.
 End, in every case: kubelets and informers, daemon, last line, cloud, API server, folder.
 
@@ -64,7 +64,7 @@ ObjectHandler = Callable[[Any], object]
 
 
 def run(settings: SandboxSettings, *, out: TextIO) -> int:
-    """Run a sandbox until it has converged or gets a signal; return the exit status."""
+    """Run a sandbox until a signal or, with `once`, it has converged; return the exit status."""
     return asyncio.run(_run(settings, screen.open_screen(out)))
 
 

@@ -77,7 +77,7 @@ class RealServer:
         assets: folder with the `BINARIES`.
         data_dir: folder for state, certificates, tokens and logs.
         users: users beside the administrator.
-        authorization_mode: flag of kube-apiserver; "AlwaysAllow" disables authorization.
+        authorization_mode: value of `--authorization-mode`; "AlwaysAllow" disables authorization.
         audit_log: file for one JSON line per request, with its body.
         extra_args: further flags of kube-apiserver; the last value of a flag counts.
     """

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # rich is an extra
 
 SVG_COLUMNS, SVG_LINES = 132, 40
 MIN_ROWS = 3
-"""Minimum number of visible nodes, however low the terminal is."""
+"""Minimum number of visible nodes, however few lines the terminal has."""
 
 RECENT_LINES = 4
 
@@ -119,7 +119,7 @@ class Picture:
         self._console.print(text, soft_wrap=True)
 
     def show(self, board: Board, *, now: float) -> None:
-        """Redraw the picture; after a change of size, the whole screen."""
+        """Redraw the picture, or the whole screen after a change of the terminal's size."""
         from rich.live import Live
 
         size = self._console.size

@@ -1,4 +1,4 @@
-"""The verbs on objects, without HTTP: get, list, create, update, patch, delete, evict.
+"""The verbs on objects, without HTTP: get, create, update, patch, delete, evict.
 
 Every call completes without awaiting, so that no two writes can interleave: reading, validating
 and storing are one step. A conflict can only come from the client's own `resourceVersion` or
@@ -101,8 +101,8 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class DeleteOptions:
     """Options of a deletion.
 
-    `uid` and `resource_version` are preconditions, which hold if empty. `grace_s`, in seconds,
-    applies to Pods only.
+    `uid` and `resource_version` are preconditions; an empty one always holds. `grace_s`, in
+    seconds, applies to Pods only.
     """
 
     uid: str = ""

@@ -1,8 +1,8 @@
 """The served kinds: names, scope, verbs, types, columns and defaults.
 
-Built-in kinds are the rows of `kinds.toml`. A stored CustomResourceDefinition adds a kind with its
-stored version: structural schema (pruning, defaults, enums and limits), status and scale
-subresources, printer columns, selectable fields and names.
+Built-in kinds are the rows of `kinds.toml`. A stored CustomResourceDefinition adds a kind, served
+only at the storage version. The definition determines structural schema (pruning, defaults, enums
+and limits), status and scale subresources, printer columns, selectable fields and names.
 """
 
 from __future__ import annotations

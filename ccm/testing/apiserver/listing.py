@@ -53,7 +53,7 @@ class Selector:
 
 
 class _Continue(msgspec.Struct, frozen=True, kw_only=True):
-    """Decoded continue token: the revision of the list, and the first key of the next page."""
+    """Decoded continue token: revision of the list, and lower bound of the next page's keys."""
 
     rv: int
     start: str

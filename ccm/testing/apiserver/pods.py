@@ -57,8 +57,8 @@ def has_grace(pod: Mapping[str, Any], grace_s: int | None) -> bool:
 def count_eviction(store: stores.ObjectStore, pod: dict[str, Any]) -> None:
     """Count the eviction of a Pod against its disruption budget.
 
-    The budget's controller sets the number of allowed disruptions. An eviction decrements this, and
-    records the Pod, so that the next eviction does not count that Pod as healthy.
+    The budget's controller sets the number of allowed disruptions. An eviction decrements this
+    number, and records the Pod, so that the controller no longer counts the Pod as healthy.
 
     Raises:
         StatusError: the budget does not allow the eviction now, or the Pod has several budgets.

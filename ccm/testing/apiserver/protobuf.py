@@ -1,8 +1,8 @@
-"""Request bodies in Kubernetes' protobuf encoding, decoded by the schema tables.
+"""Decoder of request bodies in Kubernetes' protobuf encoding, based on the types of `schema`.
 
 Go's typed clients, parts of kubectl among them, send protobuf even if the server does not offer
-it, and accept JSON. This server therefore reads protobuf and never writes it. A field that is
-not in the tables is skipped; a field of type `any` becomes null.
+it, and accept JSON. This server therefore reads protobuf and never writes it. A field that the
+type lacks is skipped; a field of type `any` becomes null.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ _CONTEXT = "ccm-sandbox"
 class _Server:
     front: requests.RequestHandler
     token: str
-    """Bearer token that every request must carry; empty = none."""
+    """Bearer token that requests must carry, except for `_PUBLIC_PATHS`; empty = none is needed."""
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
@@ -90,10 +90,10 @@ async def serve(
     tls: ssl.SSLContext | None = None,
     cluster_ips: services.Networks = services.CLUSTER_IPS,
 ) -> AsyncIterator[str]:
-    """Serve a store until the block ends; yield the URL. Closes the store at the end.
+    """Serve a store until the block ends, and then close the store; yield the URL.
 
     Args:
-        port: 0 takes a free port.
+        port: TCP port; 0 = any free port.
         tls: context for HTTPS; None = HTTP.
         cluster_ips: one or two ranges of different families.
 

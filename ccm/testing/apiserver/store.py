@@ -152,8 +152,8 @@ class _Record(msgspec.Struct, frozen=True):
 class ObjectStore:
     """The collections and the registry of all kinds, and their common revision counter.
 
-    The kind that a CustomResourceDefinition defines is served as soon as `put`, or the replay of a
-    file, has stored the definition, until the definition is removed.
+    A CustomResourceDefinition's kind is served while the store has the definition, except for a
+    definition stored by `restore`.
 
     Args:
         history: number of changes kept per kind for watches.

@@ -1,5 +1,6 @@
-"""A transport to a store in the same process: `ccm.kube.client` needs no network, and time can be
-virtual.
+"""Transport of `ccm.kube.client` to a store in the same process.
+
+No network is needed, and time can be virtual.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def test_file_of_kubermatic_machines_has_a_machine_deployment() -> None:
         ("a: [", "line 1"),
         ("- a", "kind (none) is not allowed; expected MachineClass, Secret"),
         (f"{CLASS}---\nkind: Pod", "kind Pod is not allowed; expected MachineClass, Secret"),
-        ("kind: Secret", "Secret without metadata.name"),
+        ("kind: Secret", "Secret has no metadata.name"),
         (
             "kind: Secret\nmetadata: {name: s, namespace: x}",
             "Secret s: metadata.namespace is 'x'; a sandbox needs 'default'",
