@@ -4,7 +4,7 @@ A watch reads the collection's history at its own pace, so that a slow reader de
 stream ends when the reader's revision has expired.
 
 Label selectors are those of `ccm.model.selectors`. Field selectors: `path=value`, `path==value`,
-`path!=value`, joined by commas, with `\\,`, `\\=` and `\\\\` standing for the plain characters.
+`path!=value`, joined by commas; `\,`, `\=` and `\\` in a value stand for the plain characters.
 """
 
 from __future__ import annotations
