@@ -40,7 +40,7 @@ _GROUPS = {**dict.fromkeys(_OBJECTS, GROUP), _CRDS: "apiextensions.k8s.io"}
 def _shared(context: ControllerContext, given: Any) -> SharedComponents:
     """Return the components that all these controllers share; the first call creates them.
 
-    `given` has all flags of the daemon, because both API groups use some of them.
+    `given` has the flags of all controllers: some are read for the machines of both API groups.
     """
     from ccm.kubermatic.codec import KubermaticCodec
     from ccm.machines.caches import Caches
@@ -89,7 +89,7 @@ async def warn_of_older_crd(crds: Resource[CustomResourceDefinition]) -> None:
     except KubeError:
         return  # absent, or unreadable: nothing else depends on it
     log.logger("machines").warning(
-        "CRD of older Machines found, their instances are not managed",
+        "CRD of an older Machine API found, machines of that API are not managed",
         crd=OLDER_CRD,
         advice="convert them with Kubermatic's machine-controller, which then deletes the CRD; "
         'see "Kubermatic\'s machine objects" in manifests/README.md',

@@ -480,8 +480,8 @@ class FeatureGate:
         name: name in the flag.
         default: value when the flag does not set the gate.
         stage: maturity; `AllAlpha` and `AllBeta` set all gates of a stage.
-        help: effect in one sentence; for a gate without effect, the behaviour that it cannot
-            change.
+        help: effect in one sentence; for a gate without effect, what the daemon does whether
+            the gate is on or off.
     """
 
     name: str

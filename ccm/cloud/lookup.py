@@ -117,7 +117,8 @@ _LISTINGS = metrics.counter(
 )
 _LOOKUPS = metrics.counter(
     "ccm_cloud_inventory_lookups",
-    "Lookups in the shared listing, by source of the result: listing or single call.",
+    "Lookups of instances that began with the shared listing, by source of the result: listing or "
+    "single call.",
     ["source"],
 )
 

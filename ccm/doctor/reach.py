@@ -200,7 +200,7 @@ async def identity(case: Case) -> CheckFinding:
     except (errors.NotFound, errors.Forbidden):
         return warn(
             "user unknown: SelfSubjectReview is forbidden or missing (before Kubernetes 1.28)",
-            "nothing to do if the finding permissions is ok",
+            "no action is needed if the check `permissions` is ok",
         )
     review = msgspec.json.decode(answer, type=_Review)
     case.user = review.status.user_info

@@ -59,7 +59,7 @@ def resolve(
     config_map: Callable[[str, str], ConfigMap | None] = lambda _namespace, _name: None,
     providers: Collection[str],
 ) -> ResolvedClass:
-    """Return a class with the contents of its Secrets.
+    """Return a class with the values that it refers to in Secrets and ConfigMaps.
 
     Args:
         obj: the class.

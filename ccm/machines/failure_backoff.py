@@ -55,8 +55,8 @@ def record_failure(
 ) -> FailureBackoff:
     """Return the back-off after a machine failed.
 
-    Failures of machines created before the last pause are counted, but start no further pause: the
-    machines were created together with those whose failures started that pause.
+    The failure of a machine that was created before the last pause began is counted, but starts no
+    further pause: the machine was created together with those whose failures started that pause.
 
     Args:
         before: back-off before the failure.

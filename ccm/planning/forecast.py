@@ -335,7 +335,7 @@ async def copy_cluster(options: Options, client: Client) -> FakeTracker:
 async def _watched_kinds(
     options: Options, client: Client, cluster: FakeTracker
 ) -> Mapping[ResourceKind[Any], Collection[str]]:
-    """Return the kinds to copy -> namespaces (an empty name = all namespaces).
+    """Return the kinds to copy, with their namespaces (an empty name = all namespaces).
 
     If controllers watch Machines, also load into `cluster` the Namespace `kube-system` and the CRDs
     that these controllers read.

@@ -109,7 +109,9 @@ def token(credentials: Mapping[str, bytes]) -> str:
     """
     value = cloud.token_of(credentials, "token")
     if not value:
-        raise cloud.InvalidArgument("the credentials lack token; add an API token of the project")
+        raise cloud.InvalidArgument(
+            "the credentials lack the key `token`; set it to an API token of the project"
+        )
     return value
 
 

@@ -102,7 +102,9 @@ def token(credentials: Mapping[str, bytes]) -> str:
         InvalidArgument: the token is missing, or not valid in a header; the message omits it.
     """
     if not (value := cloud.token_of(credentials, "token")):
-        raise cloud.InvalidArgument("the credentials lack token; add the token of the cloud config")
+        raise cloud.InvalidArgument(
+            "the credentials lack the key `token`; set it to the token of the cloud config"
+        )
     return value
 
 

@@ -44,7 +44,11 @@ TABLE: tuple[ErrorRule, ...] = (
     ErrorRule(
         "400", cloud.InvalidArgument, "the request is invalid, such as an unknown machine type"
     ),
-    ErrorRule("401", cloud.Unauthenticated, "the key or token is refused, even a new token"),
+    ErrorRule(
+        "401",
+        cloud.Unauthenticated,
+        "the key or token is refused; a renewable token was renewed before",
+    ),
     ErrorRule("403", cloud.PermissionDenied, "the service account lacks a permission"),
     ErrorRule(
         "404", cloud.NotFound, "the resource does not exist; `Unknown` without a body of the API"

@@ -166,7 +166,9 @@ def test_token_comes_from_the_spec_or_the_environment(
 async def test_missing_token_is_a_fault_of_the_spec(driver: kubermatic.KubermaticMachines) -> None:
     provider = to_kubermatic(driver, lambda _: {"token": b""}, {}, cluster="c1")
 
-    with pytest.raises(TerminalError, match="lack token; add an API token") as raised:
+    with pytest.raises(
+        TerminalError, match="lack the key `token`; set it to an API token"
+    ) as raised:
         await provider.validate(machine().spec)
 
     assert raised.value.reason == "InvalidConfiguration"

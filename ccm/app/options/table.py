@@ -235,6 +235,6 @@ def _lease_faults(options: Options) -> Iterator[FlagViolation]:
     own = f"{options.leader_elect_resource_namespace}/{options.leader_elect_resource_name}"
     for manifest in enabled(options.controllers) if options.leader_elect else ():
         if str(manifest.lease(options) or "") == own:
-            right = f"is the Lease that {manifest.name} needs besides the daemon's; choose another"
+            right = f"is also the Lease that {manifest.name} must hold; choose another name"
             yield "leader-elect-resource-name", right
             return

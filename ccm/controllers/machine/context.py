@@ -165,7 +165,7 @@ class MachineContext:
             if other.uid == former != machine.uid:
                 # Otherwise permission to edit one machine would be enough to take all VMs.
                 raise FailedPrecondition(
-                    f"annotation {name} has the UID of Machine {other.key}; remove it"
+                    f"annotation {name} has the UID of Machine {other.key}; remove the annotation"
                 )
         request = self.driver.request(machine, machine_class)
         by_uid = replace(request, provider_id="")  # the provider ID may be that of either VM

@@ -159,10 +159,10 @@ def operation_text(kind: OperationType, machines: Sequence[str]) -> str:
 
 
 def is_awaited(before: SetStatus, after: SetStatus) -> bool:
-    """Return whether a deployment may wait for a status of its set.
+    """Return whether a deployment may be waiting for this change of its set's status.
 
-    The deployment waits until the status is about the set's newest spec, or until the set is empty.
-    The deployment controller computes all other counts itself.
+    A deployment waits for two changes only: the status is about a newer spec, or the set becomes
+    empty. The deployment controller computes all other counts itself.
     """
     return before.observed < after.observed or bool(before.replicas and not after.replicas)
 

@@ -388,7 +388,7 @@ async def test_machine_cannot_take_the_instance_of_another_machine() -> None:
             await world.settle(60)
 
     assert {key: one.identity.uid for key, one in world.driver.vms.items()} == before
-    text = f"has the UID of Machine default/{other['metadata']['name']}; remove it"
+    text = f"has the UID of Machine default/{other['metadata']['name']}; remove the annotation"
     assert any(text in str(line.get("error")) for line in lines), lines
     assert (world.server.get(path) or {})["status"]["phase"] == "Running"
 

@@ -208,7 +208,7 @@ def faults(*argv: str) -> list[str]:
         (f"{_SHORT} --leader-elect-lease-duration=900ms", "must be 1s or longer"),
         (
             "--controllers=kubermaticmachine --leader-elect-resource-name=machine-controller",
-            "is the Lease that kubermatic-machine-controller needs besides the daemon's",
+            "is also the Lease that kubermatic-machine-controller must hold",
         ),
         ("--controllers=x,-y", '"x", "y" are not in the list of known controllers; known: cloud-'),
         ("--controllers=node-controller", '"node-controller" is not in the list of known'),

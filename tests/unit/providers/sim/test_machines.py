@@ -40,8 +40,8 @@ async def asking(url: str) -> AsyncIterator[Asking]:
 @pytest.mark.parametrize(
     ("credentials", "told"),
     [
-        ({}, "the credentials lack token"),
-        ({"token": b" \n"}, "the credentials lack token"),
+        ({}, "the credentials lack the key `token`"),
+        ({"token": b" \n"}, "the credentials lack the key `token`"),
         ({"token": b"hunter2\xff"}, "must be one line"),
         ({"token": b"hunter2\nX-Admin: 1"}, "token of the credentials must be one line"),
         ({"token": b"hunter2" * 43_000}, "it has 301000 bytes"),
