@@ -172,8 +172,8 @@ PLANTED: Mapping[str, tuple[Plant, str, str, str]] = {
     ),
     "another cloud's leads": (led_from_another_cloud, "", "fail  lease: ", "aws-ccm-1_1"),
     "a silent one leads": (
-        *(lambda env: held(env, NAME, "gone_1", silent_s=300), ""),
-        *("warn  lease: ", "held by gone_1, not renewed for 30"),
+        *(lambda env: held(env, NAME, "gone_1", silent_s=86_400), ""),
+        *("warn  lease: ", "held by gone_1, not renewed for 86"),
     ),
     "another manager": (
         *(lambda env: held(env, f"acme-{NAME}", "acme_1"), ""),
