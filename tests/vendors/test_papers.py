@@ -138,7 +138,7 @@ def test_the_error_table_states_the_retry_delays_of_machines() -> None:
 async def test_the_fake_refuses_more_names_than_a_network_takes() -> None:
     names = [f"node-{number}" for number in range(101)]
 
-    with pytest.raises(SystemExit, match=r"^at most 100 names, .*: too many servers"):
+    with pytest.raises(SystemExit, match=r"^use at most 100 names, .*: too many servers"):
         await hcloud_program.run(hcloud_program.build_parser().parse_args(names))
 
 
