@@ -13,7 +13,15 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import decoding, machine_pool, rollouts, scenarios, services
+from tests.benchmarks import (
+    decoding,
+    journal_cost,
+    journal_store,
+    machine_pool,
+    rollouts,
+    scenarios,
+    services,
+)
 from tests.benchmarks.world import World, open_world
 
 SCENARIOS: dict[str, Callable[[World], Awaitable[dict[str, Any]]]] = {
@@ -27,13 +35,17 @@ SCENARIOS: dict[str, Callable[[World], Awaitable[dict[str, Any]]]] = {
     "memory": scenarios.memory,
     "stall": scenarios.stall,
 }
-DECODE = "decode"
-"""Needs no servers."""
+ALONE: dict[str, Callable[[], Awaitable[dict[str, Any]]]] = {
+    "journal": journal_cost.journal,
+    "journal-store": journal_store.journal_store,
+    "decode": decoding.measure,
+}
+"""Need no world, or one for each turn."""
 
 
 async def _run(name: str) -> dict[str, Any]:
-    if name == DECODE:
-        return dict(decoding.measure())
+    if name in ALONE:
+        return await ALONE[name]()
     with tempfile.TemporaryDirectory(prefix="ccm-bench-") as folder:
         async with open_world(Path(folder)) as world:
             return await SCENARIOS[name](world)
@@ -43,9 +55,9 @@ def main() -> None:
     """Run the scenarios that are named, or all."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument(
-        "scenario", nargs="*", choices=[*SCENARIOS, DECODE, []], help="default: all"
+        "scenario", nargs="*", choices=[*SCENARIOS, *ALONE, []], help="default: all"
     )
-    chosen = parser.parse_args().scenario or [*SCENARIOS, DECODE]
+    chosen = parser.parse_args().scenario or [*SCENARIOS, *ALONE]
     figures: dict[str, Any] = {"python": platform.python_version(), "cores": os.cpu_count()}
     for name in chosen:
         print(f"running {name} ...", file=sys.stderr, flush=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +28,7 @@ LOOK_S = 0.05
 """How late the kubelet of a VM may hear that it runs."""
 
 AT_ONCE = 16
-"""Machines that are created at the same time."""
+"""Machines that are created or deleted at the same time."""
 
 REST_S = 3.0
 TIMEOUT_S = 300.0
@@ -44,12 +44,14 @@ class Pool:
         admin: the cloud behind the scenes.
         made_of: the class of the machines, and its Secret.
         phases: when how many were first in a phase, in monotonic time.
+        gone: names of the machines that were deleted.
     """
 
     client: Client
     admin: cloud.Admin
     made_of: tuple[Mapping[str, Any], ...]
     phases: dict[str, dict[str, float]] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
     def seen(self, machine: Machine) -> None:
@@ -58,20 +60,39 @@ class Pool:
         self.phases.setdefault(phase, {}).setdefault(machine.name, time.monotonic())
         self._news.set()
 
+    def removed(self, machine: Machine) -> None:
+        """A Machine is gone."""
+        self.gone.add(machine.name)
+        self._news.set()
+
     async def run(self, count: int) -> dict[str, float]:
         """Create so many, and wait until all of them run; the seconds that took."""
         began = time.monotonic()
         await self._create(count)
         created_s = time.monotonic() - began
-        async with asyncio.timeout(TIMEOUT_S):
-            while len(self.phases.get("Running", ())) < count:
-                self._news.clear()
-                await self._news.wait()
+        await self._until(lambda: len(self.phases.get("Running", ())) >= count)
         return {
             "created_s": round(created_s, 2),
             "pending_s": round(max(self.phases["Pending"].values()) - began, 2),
             "wall_s": round(max(self.phases["Running"].values()) - began, 2),
         }
+
+    async def remove(self) -> dict[str, float]:
+        """Delete all machines that run, and wait until they are gone; the seconds that took."""
+        began, names = time.monotonic(), self.phases["Running"].keys()
+
+        async def delete(name: str) -> None:
+            await self.client.resource(MACHINES).delete(name, namespace=machineapis.NAMESPACE)
+
+        await tasks.run_bounded(list(names), delete, limit=AT_ONCE, name="machines")
+        await self._until(lambda: names <= self.gone)
+        return {"wall_s": round(time.monotonic() - began, 2)}
+
+    async def _until(self, is_done: Callable[[], bool]) -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            while not is_done():
+                self._news.clear()
+                await self._news.wait()
 
     async def _create(self, count: int) -> None:
         """Machines without a set: only the machine controller is measured."""
@@ -99,6 +120,7 @@ async def pool(world: World, look_s: float = LOOK_S) -> AsyncIterator[Pool]:
             name="pool",
             on_add=lambda one, _: found.seen(one),
             on_update=lambda _, one: found.seen(one),
+            on_delete=lambda one, _: found.removed(one),
         )
         # Only the machine controllers are measured: no node waits for another controller.
         kubelets = kubelet.Kubelets(

@@ -31,7 +31,7 @@ ROUNDS = 3
 """One round says little: the short phases differ by half a second from run to run."""
 
 PHASES = ("create", "roll", "scale", "delete")
-_WRITES = frozenset({"create", "update", "patch", "delete"})
+WRITES = frozenset({"create", "update", "patch", "delete"})
 
 
 async def rollout(
@@ -143,7 +143,7 @@ def _writes(requests: Counter[tuple[str, str]]) -> Counter[str]:
     """Requests that change something, or should have, by resource."""
     found: Counter[str] = Counter()
     for (verb, what), number in requests.items():
-        if verb in _WRITES:
+        if verb in WRITES:
             found[what] += number
     return found
 

@@ -33,7 +33,7 @@ async def services(world: World) -> dict[str, Any]:
         more = [f"more-{n:04d}" for n in range(SERVICES)]
         await create_services(world, more)
         members = NODES + LATECOMERS
-        await _settled(world, 2 * SERVICES, members)
+        await settled(world, 2 * SERVICES, members)
         twice = await _latecomers(world, daemon, latecomers[LATECOMERS:], 2 * SERVICES, members)
         daemon.stop()
     return {
@@ -72,7 +72,7 @@ async def _load(
     registered_s, created_s = await asyncio.gather(
         world.register(nodes), create_services(world, webs)
     )
-    await _settled(world, len(webs), len(nodes))
+    await settled(world, len(webs), len(nodes))
     await asyncio.to_thread(daemon.wait_for, "node initialised", len(nodes), 300)
     after = proc.usage(daemon.pid)
     await asyncio.sleep(QUIET_S)
@@ -118,7 +118,7 @@ async def _latecomers(
     for number, name in enumerate(names, 1):
         started = time.monotonic()
         await world.register([name])
-        await _settled(world, webs, members + number)
+        await settled(world, webs, members + number)
         seconds.append(time.monotonic() - started)
         await asyncio.sleep(1)
     after = proc.usage(daemon.pid)
@@ -128,7 +128,7 @@ async def _latecomers(
     }
 
 
-async def _settled(world: World, webs: int, members: int) -> None:
+async def settled(world: World, webs: int, members: int) -> None:
     """Wait until there are so many load balancers with so many members, all shown."""
 
     async def is_settled() -> bool:
