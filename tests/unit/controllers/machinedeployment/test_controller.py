@@ -130,6 +130,17 @@ async def test_machine_sets_are_kept_when_the_deployment_was_recreated(world: Ro
     assert "deletionTimestamp" not in world.set_object(first)["metadata"]
 
 
+async def test_machine_set_with_the_most_replicas_is_deleted_first(world: Rolling) -> None:
+    uid = world.deployment(metadata={"finalizers": [NAMES.owner_finalizer]})
+    for name, replicas in (("a", 0), ("b", 1), ("c", 2)):
+        world.set(name, replicas=replicas, metadata=owned_by_deployment(uid))
+    world.server.drop(WEB)
+    await world.run(5, "machinedeployment")
+
+    deleted = [path for method, path in world.server.requests if method == "DELETE"]
+    assert deleted == [f"{SETS}/{name}" for name in "cba"]
+
+
 async def test_rollout_waits_while_a_machine_is_malformed(world: Rolling) -> None:
     async with world.at_rest(replicas=1):
         unreadable = world.caches.machines._reflector.malformed_keys
