@@ -146,7 +146,7 @@ def _candidate_changes(
 
 
 def _released_candidates(new: PopulatedSet | None, names: Names) -> Iterator[tuple[Node, NodeStep]]:
-    """Yield candidates that are in the new set already, so that their update must not begin."""
+    """Yield candidates of the new set, which need no update, unless their update has begun."""
     for node in _nodes(new) if new is not None else ():
         is_under_way = names.selected in node.labels or names.update_result in node.labels
         if names.candidate in node.labels and not is_under_way:

@@ -47,7 +47,7 @@ TABLE: tuple[ErrorRule, ...] = (
     ErrorRule(
         "401",
         cloud.Unauthenticated,
-        "the key or token is refused; a renewable token was renewed before",
+        "the key or token is refused, also after a renewal of the token where that is possible",
     ),
     ErrorRule("403", cloud.PermissionDenied, "the service account lacks a permission"),
     ErrorRule(

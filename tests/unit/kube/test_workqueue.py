@@ -22,8 +22,8 @@ Queue = WorkQueue[str]
 @pytest.fixture
 def queue() -> Iterator[Queue]:
     yield WorkQueue("test")
-    # Its metrics must not show keys that the test left in processing: in later tests of this
-    # process, the health check would find a hanging worker.
+    # A new queue of that name takes over the metrics. They must not show keys that the test left
+    # in processing: in later tests of this process, the health check would find a hanging worker.
     WorkQueue("test")
 
 
