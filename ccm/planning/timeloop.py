@@ -1,8 +1,8 @@
 """Event loop that skips waits, except for waits for external operations.
 
-In a `skipping_waits` block the loop's clock is frozen while tasks run, and jumps to the next timer
-when all tasks wait. During an external operation (`real_time`), such as a call to the cloud, the
-clock follows real time, so that deadlines and rate limits apply.
+In a `skipping_waits` block the loop's clock almost stops while tasks run, and jumps to the next
+timer when all tasks wait. During an external operation (`real_time`), such as a call to the cloud,
+the clock follows real time, so that deadlines and rate limits apply.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from datetime import datetime, timedelta
 
 from ccm.base import clock
 from ccm.testing.clock import SkippingLoop
+
+TICK_S = 1e-9
+"""Seconds that each iteration of the event loop takes on the clock while waits are skipped."""
 
 
 class FastForwardLoop(SkippingLoop):
@@ -96,11 +99,14 @@ class _Selector(selectors.DefaultSelector):
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None or timeout <= 0 or not self._loop.may_jump:
+        if timeout is None or not self._loop.may_jump:
             return super().select(timeout)
+        # A wait can be shorter than the distance between two values of the clock, for example the
+        # rest of a period after rounding. On a clock at rest it would be repeated without end.
+        self._loop.ahead_s += TICK_S
         ready = super().select(0)
         if not ready:
-            self._loop.ahead_s += timeout
+            self._loop.ahead_s += max(timeout, 0)
         return ready
 
 
