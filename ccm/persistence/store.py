@@ -1,14 +1,37 @@
-"""Interface of a store for bytes; `engine` turns such stores into a provider."""
+"""Interface of a store for bytes; `engine` turns such stores into a provider.
+
+The functions of this module are shared by the stores.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+import asyncio
+import itertools
+import json
+import random
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from ccm.base import proxies
+from ccm.base.backoff import ExponentialBackoff
+from ccm.persistence import envelope
 from ccm.persistence.envelope import StoreEntry
-from ccm.persistence.errors import Fenced, VersionConflict
+from ccm.persistence.errors import BackendDead, BackendUnavailable, Fenced, VersionConflict
 from ccm.persistence.interface import ABSENT, GVK, Expected, Version
-from ccm.persistence.objects import StoragePlace
+from ccm.persistence.objects import StoragePlace, to_canonical_json
+
+T = TypeVar("T")
+
+RETRY_S = 25.0
+"""Seconds for which `retry` repeats an operation: less than the engine's deadline, so that the
+error still names the cause."""
+
+BACKOFF = ExponentialBackoff(base_s=0.05, cap_s=2.0, jitter=1.0)
+
+PORT = r"0*(?:[1-9]\d{0,3}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-5])"
+"""Pattern of the ports from 1 to 65535."""
 
 
 class Claim(NamedTuple):
@@ -100,3 +123,71 @@ def check_epoch(stored: int, epoch: int) -> None:
             "another replica leads, or the Lease was recreated; see the recovery guide",
             stored,
         )
+
+
+def claim_marker(stored: bytes | None, claim: Claim, where: str) -> bytes:
+    """Return the content of the marker with which a leader claims a storage.
+
+    Args:
+        stored: the present marker; None = the storage is new.
+        claim: the cluster and the leader's epoch.
+        where: the storage, for error messages.
+
+    Raises:
+        BackendDead: the storage belongs to another cluster, or its marker is damaged.
+        Fenced: a newer leader has claimed the storage.
+    """
+    marker = envelope.build_marker(claim.cluster_uid) if stored is None else stored
+    envelope.check_marker(marker, claim.cluster_uid, where)
+    check_epoch(envelope.epoch_of(marker), claim.epoch)
+    return to_canonical_json({**json.loads(marker), "epoch": claim.epoch})
+
+
+def check_settings(backend: str, config: object, formats: Mapping[str, tuple[str, str]]) -> None:
+    """Check the format of settings.
+
+    Args:
+        backend: name of the backend.
+        config: its settings.
+        formats: setting -> pattern of valid values, and advice for the error message.
+
+    Raises:
+        BackendDead: a setting is invalid.
+    """
+    for setting, (pattern, advice) in formats.items():
+        value = getattr(config, setting)
+        if not re.fullmatch(pattern, str(value)):
+            shown = proxies.without_credentials(value) if isinstance(value, str) else value
+            raise BackendDead(f"{backend}.{setting} is {shown!r}; use {advice}")
+
+
+async def retry(
+    name: str,
+    operation: Callable[[], Awaitable[T]],
+    failures: tuple[type[Exception], ...],
+    explain: Callable[[Any, int], tuple[str, bool]],
+) -> T:
+    """Run an operation, and repeat it after temporary failures.
+
+    Args:
+        name: name of the storage, for the error message.
+        operation: the operation; it may run several times, so it must be repeatable.
+        failures: exceptions of a failed operation.
+        explain: function from an exception, and the number of earlier ones, to the cause without
+            the data that was sent, and whether the operation may succeed soon.
+
+    Raises:
+        BackendUnavailable: the operation failed; its outcome is unknown.
+    """
+    why = f"no response within {RETRY_S:.0f} s"
+    with suppress(TimeoutError):
+        async with asyncio.timeout(RETRY_S):
+            for count in itertools.count():
+                try:
+                    return await operation()
+                except failures as error:
+                    why, is_temporary = explain(error, count)
+                    if not is_temporary:
+                        break
+                await asyncio.sleep(BACKOFF.delay(count, random.Random()))
+    raise BackendUnavailable(f"{name}: {why}")
