@@ -157,7 +157,7 @@ class PersistenceStores:
             requests=ProviderClient(client),
             namespace=namespace,
             lease=lease,
-            read=_settings,
+            build=lambda entry, place: _backend(entry, place, context).provider,
         )
         with _named(file):
             config = _read(file) if file else IN_CLUSTER

@@ -104,6 +104,9 @@ class OperationTracker:
         await self._idle.wait()
 
 
+WRITES = frozenset({"put", "delete"})
+"""Operations that change an object."""
+
 WINDOW = 256
 """Number of writes and deletes in the mean latency."""
 
@@ -156,15 +159,17 @@ class StorageInstance:
         """Run an operation on the store: serialized per place, with deadline, status and metrics.
 
         Args:
-            name: name of the operation, for metrics; `put` and `delete` count for the mean latency.
-            place: place that is written; writes to one place are serialized. None = no write.
+            name: name of the operation, for metrics; `put` and `delete` count for the mean latency,
+                and are serialized per place.
+            place: place of the object; None = several.
 
         Raises:
             BackendUnavailable: the deadline has passed, or the leader lease may have expired.
         """
         began, result = clock.monotonic(), "ok"
+        written = place if name in WRITES else None
         try:
-            async with self._operations.track(place), lease_guard.limit(self._deadline_s):
+            async with self._operations.track(written), lease_guard.limit(self._deadline_s):
                 yield
             self._record_success(name, clock.monotonic() - began)
         except lease_guard.LeaseExpired as error:
@@ -176,7 +181,10 @@ class StorageInstance:
             raise BackendUnavailable(f"{self.name}: operation timed out") from error
         except PersistenceError as error:
             result = type(error).__name__
-            self._record_failure(error)
+            if isinstance(error, BackendUnavailable | BackendDead):
+                self.mark_down(str(error))
+            elif isinstance(error, CorruptObject) and place is not None:
+                self.record_corrupt(place)
             raise
         except BaseException:
             result = "cut"
@@ -196,24 +204,19 @@ class StorageInstance:
             self._log.warning("persistence instance is down", instance=self.name, error=reason)
         self._set(up=False)
 
-    def record_corrupt(self) -> None:
+    def record_corrupt(self, place: StoragePlace) -> None:
         """Count and log a damaged object."""
         CORRUPT.labels(self.name).inc()
-        self._log.error("damaged stored object found", instance=self.name)
+        kind = f"{place.kind.api_version} {place.kind.kind}"
+        self._log.error("damaged stored object found", instance=self.name, kind=kind, key=place.key)
 
     def _record_success(self, name: str, took_s: float) -> None:
         if not self.is_up:
             self._log.info("persistence instance is up", instance=self.name)
         self._set(up=True)
-        if name in ("put", "delete"):
+        if name in WRITES:
             self._latencies.append(took_s)
             LATENCY.labels(self.name).set(self._mean())
-
-    def _record_failure(self, error: PersistenceError) -> None:
-        if isinstance(error, BackendUnavailable | BackendDead):
-            self.mark_down(str(error))
-        elif isinstance(error, CorruptObject):
-            self.record_corrupt()
 
     def _set(self, *, up: bool) -> None:
         self.is_up = up
@@ -227,11 +230,6 @@ PROBE_S = 30.0
 """Seconds between two probes of each instance."""
 
 StoredObject = tuple[ObjectKey, dict[str, Any], Version]
-
-
-def no_election_writer() -> WriterIdentity:
-    """Return the writer identity of a process without leader election."""
-    return WriterIdentity()
 
 
 def build_provider(
@@ -264,7 +262,7 @@ class StoreProvider:
         backend: str,
         stores: Mapping[str, Store],
         *,
-        writer: Callable[[], WriterIdentity] = no_election_writer,
+        writer: Callable[[], WriterIdentity] = WriterIdentity,
         probe_s: float = PROBE_S,
         deadline_s: float = DEADLINE_S,
         sensitive: bool = False,
@@ -407,7 +405,7 @@ class StoreProvider:
     ) -> tuple[dict[str, Any], Version] | None:
         """See `VersionedPersistence.get_versioned`."""
         target, place = self._usable_instance(instance), objects.check_place(kind, key)
-        async with target.operation("get"):
+        async with target.operation("get", place):
             record = await target.store.read(place)
             if record is None:
                 return None
@@ -429,8 +427,8 @@ class StoreProvider:
                     if page is None:
                         return
                     healthy, damaged = await asyncio.to_thread(self._open_page, page)
-                for _ in range(damaged):
-                    target.record_corrupt()
+                for place in damaged:
+                    target.record_corrupt(place)
                 for item in healthy:
                     yield item
 
@@ -459,15 +457,17 @@ class StoreProvider:
 
     def _open_page(
         self, page: Sequence[tuple[StoragePlace, StoredRecord]]
-    ) -> tuple[list[StoredObject], int]:
+    ) -> tuple[list[StoredObject], list[StoragePlace]]:
         healthy: list[StoredObject] = []
+        damaged: list[StoragePlace] = []
         for place, record in page:
             try:
                 obj = envelope.unseal(place, record.body, self._cluster_uid)
             except CorruptObject:
-                continue
-            healthy.append((place.key, obj, record.version))
-        return healthy, len(page) - len(healthy)
+                damaged.append(place)
+            else:
+                healthy.append((place.key, obj, record.version))
+        return healthy, damaged
 
     @property
     def _cluster_uid(self) -> str:

@@ -6,7 +6,8 @@ daemons can use one namespace. An object of that name without the label is never
 
 A marker has the epoch of the leader. Before each write the store reads the object, then the marker,
 and then writes on condition that the object is unchanged. So a former leader whose request arrives
-late never replaces an object of a newer leader.
+late never replaces an object of a newer leader. A caller that passes the version that it expects
+has read the object before, which saves that request.
 """
 
 from __future__ import annotations
@@ -15,8 +16,6 @@ import asyncio
 import base64
 import binascii
 import hashlib
-import json
-import re
 import zlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
@@ -24,11 +23,20 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from ccm.persistence import envelope, objects
+from ccm.persistence import envelope, objects, store
 from ccm.persistence.engine import StoreProvider, build_provider
 from ccm.persistence.envelope import StoreEntry
 from ccm.persistence.errors import BackendDead, BackendUnavailable, CorruptObject, VersionConflict
-from ccm.persistence.interface import CAS, FENCING, GVK, SHARED, Expected, ObjectKey, Version
+from ccm.persistence.interface import (
+    ABSENT,
+    CAS,
+    FENCING,
+    GVK,
+    SHARED,
+    Expected,
+    ObjectKey,
+    Version,
+)
 from ccm.persistence.objects import StoragePlace
 from ccm.persistence.registry import BackendContext, backend
 from ccm.persistence.store import Claim, Page, StoredRecord, check_epoch, check_expected
@@ -44,7 +52,9 @@ MAX_BYTES = 1_000_000
 MAX_ATTEMPTS = 4
 """Maximum attempts of a write or deletion with concurrent writers of the same object."""
 
-_NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_FORMATS = {
+    "namespace": (r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?", "the name of a namespace"),
+}
 
 
 class KubernetesConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,11 +95,8 @@ class KubeStore:
         self.max_bytes = MAX_BYTES
         if context.requests is None:
             raise BackendDead("kubernetes: no API server is connected")
+        store.check_settings("kubernetes", config, _FORMATS)
         self.namespace = config.namespace or context.namespace
-        if not _NAMESPACE.fullmatch(self.namespace):
-            raise BackendDead(
-                f"kubernetes.namespace is {self.namespace!r}; it must be the name of a namespace"
-            )
         # A label has at most 63 characters, the name of a Lease 253.
         self.owner = context.lease if len(context.lease) <= 63 else _digest(context.lease)
         self._kind = kind
@@ -105,12 +112,10 @@ class KubeStore:
         """See `Store.open`."""
         for _ in range(MAX_ATTEMPTS):
             record = await self._read(self._marker)
-            marker = record.body if record else envelope.build_marker(claim.cluster_uid)
-            envelope.check_marker(marker, claim.cluster_uid, f"{self._kind.name} {self._marker}")
-            check_epoch(envelope.epoch_of(marker), claim.epoch)
-            body = objects.to_canonical_json({**json.loads(marker), "epoch": claim.epoch})
+            body, version = record or (None, None)
+            body = store.claim_marker(body, claim, f"{self._kind.name} {self._marker}")
             with suppress(VersionConflict):
-                await self._put(self._marker, body, record, {})
+                await self._put(self._marker, body, version, {})
                 return
         raise BackendUnavailable("too many concurrent claims by other leaders")
 
@@ -129,13 +134,20 @@ class KubeStore:
             "labels": {KIND_LABEL: _digest(*place.kind)},
             "annotations": {ANNOTATION: place.key},
         }
+        # With other text than a number, the API server would not respond with a conflict.
+        is_known = expect is ABSENT or (expect is not None and expect.isdecimal())
+        # If the marker was lost or set back, the object itself has to be checked.
+        if is_known and await self._leader_epoch() == entry.epoch:
+            version = None if expect is ABSENT else expect
+            with suppress(VersionConflict):
+                return await self._put(name, entry.body, version, metadata)
         for _ in range(MAX_ATTEMPTS):
             record = await self._read_as_leader(name, entry.epoch)
             if record is not None and record.body == entry.body:
                 return record.version  # by an attempt whose response was lost
             check_expected(expect, record and record.version)
             with suppress(VersionConflict):
-                return await self._put(name, entry.body, record, metadata)
+                return await self._put(name, entry.body, record and record.version, metadata)
         raise VersionConflict(f"too many concurrent writes of the {self._kind.name}")
 
     async def remove(self, place: StoragePlace, epoch: int) -> None:
@@ -176,24 +188,27 @@ class KubeStore:
             Fenced: a newer leader has.
         """
         record = await self._read(name)
-        marker = await self._read(self._marker)
-        check_epoch(envelope.epoch_of(marker.body) if marker else 0, epoch)
+        check_epoch(await self._leader_epoch(), epoch)
         if record is not None:
             head = await asyncio.to_thread(envelope.read_head, record.body)
             check_epoch(head.epoch, epoch)
         return record
+
+    async def _leader_epoch(self) -> int:
+        marker = await self._read(self._marker)
+        return envelope.epoch_of(marker.body) if marker else 0
 
     async def _read(self, name: str) -> StoredRecord | None:
         item = await self._request("GET", f"{self._path}/{name}")
         return None if item is None else await asyncio.to_thread(self._record, item)
 
     async def _put(
-        self, name: str, body: bytes, before: StoredRecord | None, metadata: Mapping[str, Any]
+        self, name: str, body: bytes, before: Version | None, metadata: Mapping[str, Any]
     ) -> Version:
-        """Create an object, or replace it if it is unchanged since `before` was read.
+        """Create an object, or replace it if it still has the version `before`.
 
         Raises:
-            VersionConflict: it was changed.
+            VersionConflict: it exists, or was changed.
         """
         compressed = await asyncio.to_thread(zlib.compress, body)
         labels = {LABEL: self.owner, **metadata.get("labels", {})}
@@ -206,7 +221,7 @@ class KubeStore:
         }
         method, path = "POST", self._path
         if before is not None:
-            obj["metadata"]["resourceVersion"] = before.version
+            obj["metadata"]["resourceVersion"] = before
             method, path = "PUT", f"{self._path}/{name}"
         written = await self._request(method, path, body=obj)
         if written is None:

@@ -1,64 +1,15 @@
-"""Local resources: a thread for blocking calls, private files and folders, mounted files."""
+"""Local resources: private files and folders, mounted files."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import stat
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 from ccm.base import credentials, redact
 from ccm.base.files import describe_error
 from ccm.persistence.errors import BackendDead, BackendUnavailable
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-class StoreThread:
-    """Thread of one store; it runs blocking calls in the order of their requests.
-
-    Cancelling a caller does not stop a call that has started; later calls still wait for it.
-
-    Args:
-        name: name of the thread.
-        temporary_errors: exceptions of the library for temporary failures.
-        describe: function from a temporary exception to an error message; runs in the thread.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        temporary_errors: type[Exception] | tuple[type[Exception], ...],
-        describe: Callable[[Exception], str],
-    ) -> None:
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
-        self._refused = temporary_errors
-        self._words = describe
-
-    async def run(self, function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-        """Run a function in the thread and return its result.
-
-        Raises:
-            BackendUnavailable: a temporary failure.
-        """
-
-        def call() -> T:
-            try:
-                return function(*args, **named)
-            except self._refused as error:
-                raise BackendUnavailable(self._words(error)) from error
-
-        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
-
-    async def stop(self) -> None:
-        """Wait for all requested calls and stop the thread."""
-        await asyncio.to_thread(self._pool.shutdown)
-
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600

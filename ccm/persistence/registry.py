@@ -25,7 +25,6 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ccm.persistence.engine import no_election_writer
 from ccm.persistence.envelope import WriterIdentity
 from ccm.persistence.errors import BackendDead
 
@@ -57,15 +56,6 @@ class ApiRequests(Protocol):
         """
 
 
-def _convert(declared: type[msgspec.Struct], given: dict[str, Any], where: str) -> Any:
-    try:
-        return msgspec.convert(
-            given, declared, strict=False, dec_hook=lambda kind, value: kind(value)
-        )
-    except msgspec.ValidationError as error:
-        raise BackendDead(f"{where}: {error}") from error
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendContext:
     """Input for the construction of a backend.
@@ -75,16 +65,16 @@ class BackendContext:
         requests: client of the API server; None = no API server is connected.
         namespace: namespace of the daemon's Lease.
         lease: name of the daemon's Lease.
-        read: converts a mapping from the config file to a settings Struct, for a backend that
-            contains another backend; its third argument is the position in the file, for error
-            messages.
+        build: builds the provider that an entry of the config file names, for a backend that
+            contains another backend; its second argument is the position of the entry in the file,
+            for error messages. None = no config file.
     """
 
-    writer: Callable[[], WriterIdentity] = no_election_writer
+    writer: Callable[[], WriterIdentity] = WriterIdentity
     requests: ApiRequests | None = None
     namespace: str = "kube-system"
     lease: str = "cloud-controller-manager"
-    read: Callable[[type[msgspec.Struct], dict[str, Any], str], Any] = _convert
+    build: Callable[[Mapping[str, Any], str], Any] | None = None
 
 
 BackendFactory = Callable[[Sequence[Any], BackendContext], Any]

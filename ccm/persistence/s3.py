@@ -1,10 +1,9 @@
 """Store in a bucket of an S3-compatible service, with one S3 object per stored object.
 
-`open` tests whether the service supports conditional writes. If it does not, the store
-lacks the capabilities `CAS` and `FENCING`. If it does, the precondition of every write is that the
-object still has the ETag that the store read before. So a cancelled request that arrives late
-changes nothing, and an object of a newer leader is never replaced. Before each write the store also
-checks the leader's epoch.
+`open` tests whether the service supports conditional writes, and refuses one that does not. The
+precondition of every write is that the object still has the ETag that the store read before. So a
+cancelled request that arrives late changes nothing, and an object of a newer leader is never
+replaced. Before each write the store also checks the leader's epoch.
 
 A deletion first writes a tombstone conditionally, then checks tombstone and epoch again, then
 deletes the tombstone. The last step is unconditional: an object written at that moment is
@@ -17,10 +16,7 @@ earlier attempt succeeded.
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 import json
-import random
 import re
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -36,15 +32,14 @@ from obstore import exceptions
 from obstore.store import S3Store as Bucket
 
 from ccm.base import log, proxies
-from ccm.base.backoff import ExponentialBackoff
 from ccm.base.tasks import leaf_exceptions, run_bounded
-from ccm.persistence import envelope, objects
+from ccm.persistence import envelope, objects, store
 from ccm.persistence.engine import StoreProvider, build_provider
 from ccm.persistence.envelope import StoreEntry
 from ccm.persistence.errors import BackendDead, BackendUnavailable, VersionConflict
 from ccm.persistence.interface import CAS, FENCING, GVK, SHARED, Expected, ObjectKey, Version
 from ccm.persistence.local import read_text
-from ccm.persistence.objects import StoragePlace
+from ccm.persistence.objects import MAX_ENVELOPE, StoragePlace
 from ccm.persistence.registry import BackendContext, backend
 from ccm.persistence.store import Claim, Page, StoredRecord, check_epoch, check_expected
 
@@ -57,11 +52,6 @@ PAGE = 200
 MAX_ATTEMPTS = 8
 """Maximum attempts of a write with concurrent writers of the same object."""
 
-RETRY_S = 25.0
-"""Seconds for which an operation repeats failed requests: less than the engine's deadline, so that
-the error still names the cause."""
-
-BACKOFF = ExponentialBackoff(base_s=0.1, cap_s=2.0, jitter=1.0)
 CONNECT_TRIES = 3
 """Attempts to connect: an unreachable service, unlike an overloaded one, is reported soon."""
 
@@ -69,6 +59,10 @@ _TOMBSTONE = b'{"deleted":true,'
 _PROBE = ".ccm-probe"
 _TEMPORARY = re.compile(r"HTTP error|status code: (?:408|429|5(?!01)\d\d)")
 _NOT_CONNECTED = "kind: Connect"
+_UNCHANGED = (exceptions.AlreadyExistsError, exceptions.PreconditionError)
+"""Errors of a write whose precondition does not hold."""
+
+_FAILURES = (exceptions.BaseError, FileNotFoundError, PermissionError)
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _SHOWN_CODES = frozenset(
     {"NoSuchBucket", "AccessDenied", "SignatureDoesNotMatch", "InvalidAccessKeyId"}
@@ -133,8 +127,8 @@ _FORMATS = {
         "folder names of letters, digits and !_.*'()- between slashes, such as ccm/prod",
     ),
     "endpoint": (
-        r"(https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:0*[0-9]{1,5})?(/[^\s?#@]*)?)?",
-        "a URL without credentials, such as https://s3.example",
+        rf"(https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:{store.PORT})?(/[^\s?#@]*)?)?",
+        "a URL without credentials, such as https://s3.example, and a port from 1 to 65535",
     ),
 }
 """Setting -> pattern of valid values, and advice for the error message."""
@@ -146,13 +140,7 @@ def _check_settings(config: S3Config) -> None:
     Raises:
         BackendDead: a setting is invalid.
     """
-    for setting, (pattern, advice) in _FORMATS.items():
-        if not re.fullmatch(pattern, value := getattr(config, setting)):
-            shown = proxies.without_credentials(value) if setting == "endpoint" else value
-            raise BackendDead(f"s3.{setting} is {shown!r}; use {advice}")
-    port = re.search(r":(\d+)(?:/|$)", config.endpoint)
-    if port and not 1 <= int(port[1]) <= 65535:
-        raise BackendDead(f"s3.endpoint is {config.endpoint!r}; use a port from 1 to 65535")
+    store.check_settings("s3", config, _FORMATS)
     if bool(config.access_key_id_file) != bool(config.secret_access_key_file):
         raise BackendDead(
             "s3.access_key_id_file and s3.secret_access_key_file belong together; set both or none"
@@ -192,11 +180,9 @@ class S3Store:
             such as HTTPS_PROXY is not the URL of an HTTP proxy.
     """
 
-    max_bytes = 2 << 20
-    """Maximum bytes of an envelope."""
-
     def __init__(self, config: S3Config) -> None:
-        self.capabilities: frozenset[str] = frozenset({SHARED})
+        self.capabilities = frozenset({CAS, FENCING, SHARED})
+        self.max_bytes = MAX_ENVELOPE
         self._name = f"bucket {config.bucket}"
         _check_settings(config)
         if config.endpoint.startswith("http://"):
@@ -232,18 +218,13 @@ class S3Store:
 
     async def write(self, place: StoragePlace, entry: StoreEntry, expect: Expected) -> Version:
         """See `Store.write`."""
-        path = self._path(place)
-        if CAS not in self.capabilities:
-            return Version(await self._run(partial(self._put, path, entry.body, None)))
-        return await self._run(
-            partial(self._write_conditionally, _ConditionalWrite(path, entry, expect))
-        )
+        write = _ConditionalWrite(self._path(place), entry, expect)
+        return await self._run(partial(self._write_conditionally, write))
 
     async def remove(self, place: StoragePlace, epoch: int) -> None:
         """See `Store.remove`."""
-        await self._run(
-            partial(self._remove, _ConditionalWrite(self._path(place), _tombstone(epoch)))
-        )
+        tombstone = _ConditionalWrite(self._path(place), _tombstone(epoch))
+        await self._run(partial(self._remove, tombstone))
 
     async def scan(self, kind: GVK) -> AsyncGenerator[Page, None]:
         """See `Store.scan`."""
@@ -286,36 +267,14 @@ class S3Store:
         return records
 
     async def _open(self, claim: Claim) -> None:
-        self.capabilities = frozenset({SHARED}) | await self._test_conditions()
-        await self._claim(claim)
-        # Former versions tested with an object per process, which a killed process left behind.
-        listed = await obstore.list_with_delimiter_async(self._bucket, self._base)
-        paths = [item["path"] for item in listed["objects"]]
-        if old := [path for path in paths if path.startswith(f"{self._base}/{_PROBE}-")]:
-            await obstore.delete_async(self._bucket, old)
-
-    async def _claim(self, claim: Claim) -> None:
-        """Write the marker with the cluster and the leader's epoch; this fences former leaders."""
+        """Test the service, and fence former leaders with the marker."""
+        await self._test_conditions()
         path = f"{self._base}/{objects.MARKER}"
         for _ in range(MAX_ATTEMPTS):
-            stored = await self._get(path)
-            marker = stored[0] if stored else envelope.build_marker(claim.cluster_uid)
-            envelope.check_marker(marker, claim.cluster_uid, self._name)
-            led = envelope.epoch_of(marker) if stored else -1
-            if FENCING in self.capabilities:
-                check_epoch(led, claim.epoch)
-            elif stored:
+            marker, tag = await self._get(path) or (None, "")
+            with suppress(*_UNCHANGED):
+                await self._put(path, store.claim_marker(marker, claim, self._name), tag)
                 return
-            if led == claim.epoch:
-                return
-            marked = json.dumps(json.loads(marker) | {"epoch": claim.epoch}).encode()
-            try:
-                # Conditional, unless the service does not support it.
-                tag = None if CAS not in self.capabilities else stored[1] if stored else ""
-                await self._put(path, marked, tag)
-            except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
-                continue
-            return
         raise BackendUnavailable(f"{self._name}: too many concurrent claims by other leaders")
 
     async def _check_leader(self, epoch: int) -> None:
@@ -354,7 +313,7 @@ class S3Store:
                 check_expected(write.expect, current)
                 try:
                     return Version(await self._put(write.path, entry.body, tag))
-                except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
+                except _UNCHANGED:
                     continue
                 except exceptions.BaseError as error:
                     write.is_unclear |= _NOT_CONNECTED not in str(error)
@@ -369,16 +328,15 @@ class S3Store:
             ) from conflict
 
     async def _remove(self, tombstone: _ConditionalWrite) -> None:
-        if CAS in self.capabilities:
-            if await self._get(tombstone.path) is None:
-                return
-            await self._write_conditionally(tombstone)
-            # The deletion below is unconditional. So skip it if our tombstone was replaced, or if a
-            # newer leader exists, which may be about to write.
-            stored = await self._get(tombstone.path)
-            if stored is None or not _is_written(stored, tombstone.entry):
-                return
-            await self._check_leader(tombstone.entry.epoch)
+        if await self._get(tombstone.path) is None:
+            return
+        await self._write_conditionally(tombstone)
+        # The deletion below is unconditional. So skip it if our tombstone was replaced, or if a
+        # newer leader exists, which may be about to write.
+        stored = await self._get(tombstone.path)
+        if stored is None or not _is_written(stored, tombstone.entry):
+            return
+        await self._check_leader(tombstone.entry.epoch)
         await obstore.delete_async(self._bucket, tombstone.path)
 
     async def _get(self, path: str) -> tuple[bytes, str] | None:
@@ -410,68 +368,53 @@ class S3Store:
         )
         return str(result["e_tag"])
 
-    async def _test_conditions(self) -> frozenset[str]:
-        """Test conditional writes; return `CAS` and `FENCING` if they work, else nothing.
+    async def _test_conditions(self) -> None:
+        """Test conditional writes.
 
         The object always exists with the same content, so processes can test at the same time, and
         a killed one leaves nothing behind.
+
+        Raises:
+            BackendDead: the service does not support them.
         """
         path = f"{self._base}/{_PROBE}"
         await self._put(path, b"probe", None)
-        for tag in ("", '"00000000000000000000000000000000"'):
+        for header, tag in (("If-None-Match", ""), ("If-Match", f'"{"0" * 32}"')):
             try:
                 await self._put(path, b"probe", tag)
-            except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
+            except _UNCHANGED:
                 continue
-            log.logger("persistence").warning(
-                "storage ignores conditional writes, concurrent writes are not detected",
-                source=self._name,
+            except exceptions.BaseError as error:
+                if "status code: 501" not in str(error):
+                    raise
+            raise BackendDead(
+                f"{self._name}: the service does not support conditional writes ({header}), so two "
+                "leaders could overwrite each other's objects; use a service that supports them, "
+                "or another backend, such as postgres"
             )
-            return frozenset()
-        return frozenset({CAS, FENCING})
 
     async def _run(self, operation: Callable[[], Awaitable[T]]) -> T:
-        """Run an operation; repeat it while the service is overloaded or responses are lost.
-
-        Raises:
-            BackendUnavailable: the operation failed; the text has no data that was sent.
-        """
+        """Run an operation; repeat it while the service is overloaded or responses are lost."""
         if self._bucket is None:
             raise BackendUnavailable(f"{self._name} is not open")
-        why = f"no response within {RETRY_S:.0f} s"
-        with suppress(TimeoutError):
-            async with asyncio.timeout(RETRY_S):
-                for failures in itertools.count():
-                    try:
-                        return await operation()
-                    except (exceptions.BaseError, FileNotFoundError, PermissionError) as error:
-                        why = _describe_error(error)
-                        if not _is_temporary(str(error), failures):
-                            break
-                    await asyncio.sleep(BACKOFF.delay(failures, random.Random()))
-        raise BackendUnavailable(f"{self._name}: {why}")
+        return await store.retry(self._name, operation, _FAILURES, _explain)
 
 
-def _is_temporary(error: str, failures: int) -> bool:
-    if "InvalidCertificate" in error:
-        return False
-    if _NOT_CONNECTED in error:
-        return failures + 1 < CONNECT_TRIES
-    return bool(_TEMPORARY.search(error))
+def _explain(error: Exception, failures: int) -> tuple[str, bool]:
+    """Return the cause of a failure, and whether the request may succeed soon."""
+    text, why = str(error), type(error).__name__
+    if (code := _CODE.search(text)) and code[1] in _SHOWN_CODES:
+        why = code[1]
+    elif match := next(filter(None, (re.search(sign, text) for sign in _ERROR_TEXTS)), None):
+        why = match.expand(_ERROR_TEXTS[match.re.pattern])
+    is_temporary = bool(_TEMPORARY.search(text))
+    if _NOT_CONNECTED in text:
+        is_temporary = failures + 1 < CONNECT_TRIES
+    return why, is_temporary and "InvalidCertificate" not in text
 
 
 def _is_written(stored: tuple[bytes, str], entry: StoreEntry) -> bool:
     return envelope.read_head(stored[0]).version == entry.version
-
-
-def _describe_error(error: Exception) -> str:
-    text = str(error)
-    if (code := _CODE.search(text)) and code[1] in _SHOWN_CODES:
-        return code[1]
-    for sign, words in _ERROR_TEXTS.items():
-        if match := re.search(sign, text):
-            return match.expand(words)
-    return type(error).__name__
 
 
 def _read_files(config: S3Config) -> Mapping[str, str]:

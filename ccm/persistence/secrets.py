@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ccm.persistence import keyring, objects, registry
+from ccm.persistence import keyring, objects
 from ccm.persistence.engine import OperationTracker
 from ccm.persistence.errors import (
     BackendDead,
@@ -29,7 +29,6 @@ from ccm.persistence.errors import (
     VersionConflict,
 )
 from ccm.persistence.interface import (
-    CAS,
     GVK,
     METHODS,
     MachineId,
@@ -72,7 +71,7 @@ class SecretStore:
     """
 
     def __init__(self, inner: Any, kind: GVK) -> None:
-        require("secrets", inner, (*METHODS, "capabilities", "get_versioned", "put_versioned"))
+        require("secrets", inner, (*METHODS, "get_versioned", "put_versioned"))
         self._inner = inner
         self._kind = kind
         self._machine: MachineId | None = None
@@ -153,8 +152,7 @@ class SecretStore:
         obj, version = stored
         value = await self._unseal(key, obj)
         resealed = await self._build_object(obj["metadata"]["name"], value)
-        expect = version if CAS in self._inner.capabilities(instance) else None
-        await self._inner.put_versioned(instance, resealed, expect=expect)
+        await self._inner.put_versioned(instance, resealed, expect=version)
         return True
 
     async def _build_object(self, name: str, value: bytes) -> dict[str, Any]:
@@ -251,11 +249,8 @@ def storage(configs: Sequence[EncryptedConfig], context: BackendContext) -> Encr
     """Build the secret store of the backend `encrypted`."""
     if len(configs) != 1:
         raise BackendDead("secret store encrypted: needs exactly one configuration")
-    config = configs[0]
-    ring = keyring.read_keys(config.key_files)
-    if len(config.storage) != 1:
-        raise BackendDead("storage must name one backend, such as `sqlite: {path: /store/ccm.db}`")
-    ((name, settings),) = config.storage.items()
-    declared, make = registry.load_backend(name)
-    inner = make([context.read(declared, settings or {}, f"storage.{name}")], context)
-    return EncryptedSecretStore(inner, ring)
+    ring = keyring.read_keys(configs[0].key_files)
+    assert context.build is not None
+    return EncryptedSecretStore(
+        context.build(configs[0].storage, "secrets.encrypted.storage"), ring
+    )

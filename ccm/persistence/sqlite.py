@@ -19,10 +19,11 @@ import os
 import shutil
 import sqlite3
 import threading
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -33,10 +34,11 @@ from ccm.persistence.engine import StoreProvider, build_provider
 from ccm.persistence.envelope import StoreEntry
 from ccm.persistence.errors import BackendDead, BackendUnavailable
 from ccm.persistence.interface import CAS, FENCING, GVK, Expected, ObjectKey, Version
-from ccm.persistence.local import StoreThread
 from ccm.persistence.objects import MAX_ENVELOPE, StoragePlace
 from ccm.persistence.registry import BackendContext, backend
 from ccm.persistence.store import Claim, Page, StoredRecord, check_epoch, check_expected
+
+T = TypeVar("T")
 
 APPLICATION_ID = 0x63636D31
 """SQLite application ID of our files: `ccm1` in ASCII."""
@@ -84,8 +86,7 @@ class SqliteStore:
         self.capabilities = frozenset({CAS, FENCING})
         self.max_bytes = MAX_ENVELOPE
         self._path = path
-        temporary = (sqlite3.Error, OSError)
-        self._worker = StoreThread("persistence-sqlite", temporary, self._describe_error)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="persistence-sqlite")
         self._connection: sqlite3.Connection | None = None
         self._inode: tuple[int, int] | None = None
         self._is_damaged = False
@@ -95,38 +96,55 @@ class SqliteStore:
     async def open(self, claim: Claim) -> None:
         """See `Store.open`."""
         await self._stop_check()
-        if await self._worker.run(self._open, claim):
+        if await self._run(self._open, claim):
             self._stops_check = threading.Event()
             self._checking = spawn(self._check(), name="persistence-sqlite-check")
 
     async def probe(self) -> None:
         """See `Store.probe`."""
-        await self._worker.run(self._probe)
+        await self._run(self._probe)
 
     async def read(self, place: StoragePlace) -> StoredRecord | None:
         """See `Store.read`."""
-        return await self._worker.run(self._read, place)
+        return await self._run(self._read, place)
 
     async def write(self, place: StoragePlace, entry: StoreEntry, expect: Expected) -> Version:
         """See `Store.write`."""
-        return await self._worker.run(self._write, place, entry, expect)
+        return await self._run(self._write, place, entry, expect)
 
     async def remove(self, place: StoragePlace, epoch: int) -> None:
         """See `Store.remove`."""
-        await self._worker.run(self._remove, place, epoch)
+        await self._run(self._remove, place, epoch)
 
     async def scan(self, kind: GVK) -> AsyncGenerator[Page, None]:
         """See `Store.scan`."""
         last = ""
-        while page := await self._worker.run(self._read_page, kind, last):
+        while page := await self._run(self._read_page, kind, last):
             yield page
             last = page[-1][0].key
 
     async def close(self) -> None:
         """See `Store.close`."""
         await self._stop_check()
-        await self._worker.run(self._close)
-        await self._worker.stop()
+        await self._run(self._close)
+        await asyncio.to_thread(self._thread.shutdown)
+
+    async def _run(self, function: Callable[..., T], *args: Any) -> T:
+        """Run a function in the thread of the store, after earlier ones, and return its result.
+
+        The thread goes on if the caller is cancelled.
+
+        Raises:
+            BackendUnavailable: a temporary failure.
+        """
+
+        def call() -> T:
+            try:
+                return function(*args)
+            except (sqlite3.Error, OSError) as error:
+                raise BackendUnavailable(self._describe_error(error)) from error
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     async def _check(self) -> None:
         """Check the integrity of the file in another thread; after a fault, refuse all calls."""
@@ -134,6 +152,12 @@ class SqliteStore:
             self._is_damaged = not await asyncio.to_thread(self._is_intact)
         except (sqlite3.Error, OSError) as error:
             self._is_damaged = getattr(error, "sqlite_errorname", "") in _CORRUPTION_CODES
+            if not (self._is_damaged or self._stops_check.is_set()):
+                logger("persistence").warning(
+                    "storage integrity was not checked",
+                    source=str(self._path),
+                    error=getattr(error, "sqlite_errorname", type(error).__name__),
+                )
         if self._is_damaged:
             logger("persistence").error("storage is damaged", source=str(self._path))
 

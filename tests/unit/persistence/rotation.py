@@ -51,7 +51,7 @@ async def rotate(kind: str, folder: Path, at: int) -> None:
 
     async with opened(kind, folder, NEW, OLD) as store:
         held: Any = store._inner._instances[NAME].store
-        await held._worker.run(held._db.set_trace_callback, step)
+        await held._run(held._db.set_trace_callback, step)
         await store.rotate(NAME)
         step()
 

@@ -61,7 +61,7 @@ async def change(store: StoreProvider, body: bytes, name: str = "one") -> None:
     """Replace stored bytes, bypassing the provider."""
     held: Any = store._instances[NAME].store
     query = "UPDATE objects SET body = ? WHERE key = ?"
-    await held._worker.run(held._db.execute, query, (body, f"default/{name}"))
+    await held._run(held._db.execute, query, (body, f"default/{name}"))
 
 
 async def test_torn_record_is_reported_as_corrupt_and_replaced_by_the_next_put(
@@ -104,14 +104,14 @@ async def test_full_database_keeps_its_objects_and_recovers(tmp_path: Path) -> N
     async with opened(LOCAL["sqlite"](tmp_path), probe_s=3600) as store:
         key = await store.put_object(NAME, thing(size=1))
         held: Any = store._instances[NAME].store
-        await held._worker.run(held._db.execute, "PRAGMA max_page_count=8")
+        await held._run(held._db.execute, "PRAGMA max_page_count=8")
         for obj in (thing(size=2, fill="x" * 100_000), thing("new", fill="x" * 100_000)):
             with pytest.raises(errors.BackendUnavailable, match="SQLITE_FULL; no space for /"):
                 await store.put_object(NAME, obj)
         assert not (await store.instance_status(NAME)).status
         assert await store.get_all_objects(NAME, KIND) == [thing(size=1)]
 
-        await held._worker.run(held._db.execute, "PRAGMA max_page_count=10000")
+        await held._run(held._db.execute, "PRAGMA max_page_count=10000")
         await store.put_object(NAME, thing(size=3, fill="x" * 100_000))
         assert await store.get_object(NAME, KIND, key) == thing(size=3, fill="x" * 100_000)
 

@@ -79,7 +79,7 @@ async def test_probe_notices_that_the_file_was_moved_away_and_back(file: Path) -
 
 async def pragma(store: StoreProvider, name: str) -> Any:
     held: Any = store._instances[NAME].store
-    return await held._worker.run(held._pragma, name)
+    return await held._run(held._pragma, name)
 
 
 async def test_journal_on_a_network_file_system_is_a_rollback_journal(
