@@ -351,7 +351,7 @@ def _persistence(options: Options) -> Iterator[tuple[str, Permission]]:
     user = "--persistence-config" if options.persistence_config else "--journal"
     yield user, Permission(verb="get", resource="namespaces", name=SYSTEM_NAMESPACE)
     own = options.leader_elect_resource_namespace
-    for resource, namespace in stored_in_cluster(options.persistence_config, own):
+    for resource, namespace in sorted(stored_in_cluster(options.persistence_config, own)):
         for verb in ("get", "list", "create", "update", "delete"):
             yield user, Permission(verb=verb, resource=resource, namespace=namespace)
 

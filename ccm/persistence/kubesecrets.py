@@ -33,10 +33,10 @@ class KubernetesSecretStore(SecretStore):
         inner = StoreProvider("kubernetes", named, writer=context.writer, sensitive=True)
         super().__init__(inner, STORED)
 
-    async def _seal(self, key: ObjectKey, value: bytes) -> dict[str, str]:  # noqa: ARG002
+    def _seal(self, key: ObjectKey, value: bytes) -> dict[str, str]:  # noqa: ARG002
         return {"data": value.decode()}
 
-    async def _unseal(self, key: ObjectKey, obj: Mapping[str, Any]) -> bytes:  # noqa: ARG002
+    def _unseal(self, key: ObjectKey, obj: Mapping[str, Any]) -> bytes:  # noqa: ARG002
         data = obj.get("spec", {}).get("data")
         if not isinstance(data, str):
             raise CorruptObject("the stored object is not a secret")

@@ -7,7 +7,6 @@ secrets are not encrypted.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 from collections.abc import Mapping, Sequence
@@ -18,10 +17,8 @@ from typing import Annotated, Any
 import msgspec
 
 from ccm.persistence import keyring, objects
-from ccm.persistence.engine import OperationTracker
 from ccm.persistence.errors import (
     BackendDead,
-    Closed,
     CorruptObject,
     InvalidObject,
     NotInitialized,
@@ -75,8 +72,6 @@ class SecretStore:
         self._inner = inner
         self._kind = kind
         self._machine: MachineId | None = None
-        self._operations = OperationTracker()
-        self._closed = False
 
     async def initialize(self, machine_id: MachineId) -> None:
         """See `PersistenceProvider.initialize`."""
@@ -95,26 +90,19 @@ class SecretStore:
 
     async def put_secret(self, instance: str, name: str, data: Mapping[str, bytes]) -> ObjectKey:
         """Store a secret, replacing its former values; return its object key."""
-        if self._machine is None:
-            raise NotInitialized("not initialized; call initialize first")
-        if self._closed:
-            raise Closed("the store is closed")
-        packed = _pack(data)
-        # Sealed under the lock: sealing runs in a thread, and threads may finish out of order.
-        async with self._operations.track((instance, objects.key_of("", name))):
-            obj = await self._build_object(name, packed)
-            key: ObjectKey = await self._inner.put_object(instance, obj)
+        key: ObjectKey = await self._inner.put_object(
+            instance, self._build_object(name, _pack(data))
+        )
         return key
 
     async def get_secret(self, instance: str, key: ObjectKey) -> Mapping[str, bytes] | None:
         """Return the values of a secret; None if it is absent."""
         obj = await self._inner.get_object(instance, self._kind, key)
-        return None if obj is None else _unpack(await self._unseal(key, obj))
+        return None if obj is None else _unpack(self._unseal(key, obj))
 
     async def delete_secret(self, instance: str, key: ObjectKey) -> None:
         """Delete a secret; succeed if it is absent."""
-        async with self._operations.track((instance, key)):
-            await self._inner.delete_object(instance, self._kind, key)
+        await self._inner.delete_object(instance, self._kind, key)
 
     async def list_secrets(self, instance: str) -> list[ObjectKey]:
         """Return the object keys of all secrets, without values."""
@@ -126,8 +114,7 @@ class SecretStore:
         rewritten = current = left = 0
         for key in await self.list_secrets(instance):
             try:
-                async with self._operations.track((instance, key)):
-                    was_rewritten = await self._reseal(instance, key)
+                was_rewritten = await self._reseal(instance, key)
             except (CorruptObject, VersionConflict):
                 left += 1
                 continue
@@ -137,8 +124,6 @@ class SecretStore:
 
     async def close(self) -> None:
         """See `PersistenceProvider.close`."""
-        self._closed = True
-        await self._operations.wait_idle()
         await self._inner.close()
 
     async def _reseal(self, instance: str, key: ObjectKey) -> bool:
@@ -150,23 +135,23 @@ class SecretStore:
         if stored is None or self._is_current(stored[0]):
             return False
         obj, version = stored
-        value = await self._unseal(key, obj)
-        resealed = await self._build_object(obj["metadata"]["name"], value)
+        value = self._unseal(key, obj)
+        resealed = self._build_object(obj["metadata"]["name"], value)
         await self._inner.put_versioned(instance, resealed, expect=version)
         return True
 
-    async def _build_object(self, name: str, value: bytes) -> dict[str, Any]:
+    def _build_object(self, name: str, value: bytes) -> dict[str, Any]:
         return {
             "apiVersion": self._kind.api_version,
             "kind": self._kind.kind,
             "metadata": {"name": name},
-            "spec": await self._seal(objects.key_of("", name), value),
+            "spec": self._seal(objects.key_of("", name), value),
         }
 
-    async def _seal(self, key: ObjectKey, value: bytes) -> dict[str, str]:
+    def _seal(self, key: ObjectKey, value: bytes) -> dict[str, str]:
         raise NotImplementedError
 
-    async def _unseal(self, key: ObjectKey, obj: Mapping[str, Any]) -> bytes:
+    def _unseal(self, key: ObjectKey, obj: Mapping[str, Any]) -> bytes:
         raise NotImplementedError
 
     def _is_current(self, obj: Mapping[str, Any]) -> bool:
@@ -193,20 +178,21 @@ class EncryptedSecretStore(SecretStore):
     def __repr__(self) -> str:
         return f"EncryptedSecretStore({self._inner!r})"
 
-    async def _seal(self, key: ObjectKey, value: bytes) -> dict[str, str]:
-        return await asyncio.to_thread(self._ring.seal, value, self._authenticated_data(key))
+    def _seal(self, key: ObjectKey, value: bytes) -> dict[str, str]:
+        return self._ring.seal(value, self._authenticated_data(key))
 
-    async def _unseal(self, key: ObjectKey, obj: Mapping[str, Any]) -> bytes:
+    def _unseal(self, key: ObjectKey, obj: Mapping[str, Any]) -> bytes:
         sealed = obj.get("spec")
         if not isinstance(sealed, Mapping):
             raise CorruptObject("the stored object is not a sealed secret")
-        return await asyncio.to_thread(self._ring.open, sealed, self._authenticated_data(key))
+        return self._ring.open(sealed, self._authenticated_data(key))
 
     def _is_current(self, obj: Mapping[str, Any]) -> bool:
         return bool(obj.get("spec", {}).get("keyId") == self._ring.active)
 
     def _authenticated_data(self, key: ObjectKey) -> bytes:
-        assert self._machine is not None
+        if self._machine is None:
+            raise NotInitialized("not initialized; call initialize first")
         where = {"format": FORMAT, "clusterUID": self._machine.cluster_uid, "key": key}
         return to_canonical_json(where | SEALED._asdict())
 
