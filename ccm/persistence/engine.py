@@ -13,12 +13,15 @@ from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
     Callable,
-    Hashable,
-    Iterable,
     Mapping,
     Sequence,
 )
-from contextlib import aclosing, asynccontextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    aclosing,
+    asynccontextmanager,
+    nullcontext,
+)
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
@@ -34,7 +37,6 @@ from ccm.persistence.errors import (
     Closed,
     CorruptObject,
     Fenced,
-    NoInstanceReachable,
     NotInitialized,
     ObjectTooLarge,
     PersistenceError,
@@ -75,35 +77,6 @@ CORRUPT = metrics.counter(
 )
 
 
-class OperationTracker:
-    """Tracker of in-flight operations; writes of one object run one by one, in call order."""
-
-    def __init__(self) -> None:
-        # Weak values: a lock is dropped with its last user.
-        self._locks: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
-        self._count = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
-
-    @asynccontextmanager
-    async def track(self, place: Hashable | None) -> AsyncIterator[None]:
-        """Register an operation and lock `place`, the object that it writes; None = no lock."""
-        lock = nullcontext() if place is None else self._locks.setdefault(place, asyncio.Lock())
-        self._count += 1
-        self._idle.clear()
-        try:
-            async with lock:
-                yield
-        finally:
-            self._count -= 1
-            if not self._count:
-                self._idle.set()
-
-    async def wait_idle(self) -> None:
-        """Wait until no operation is in flight."""
-        await self._idle.wait()
-
-
 WRITES = frozenset({"put", "delete"})
 """Operations that change an object."""
 
@@ -133,7 +106,11 @@ class StorageInstance:
         self.is_open = False
         self._deadline_s = deadline_s
         self._latencies: deque[float] = deque(maxlen=WINDOW)
-        self._operations = OperationTracker()
+        # Weak values: a lock is dropped with its last user.
+        self._locks: WeakValueDictionary[StoragePlace, asyncio.Lock] = WeakValueDictionary()
+        self._in_flight = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._log = logger("persistence")
 
     @property
@@ -156,20 +133,24 @@ class StorageInstance:
 
     @asynccontextmanager
     async def operation(self, name: str, place: StoragePlace | None = None) -> AsyncIterator[None]:
-        """Run an operation on the store: serialized per place, with deadline, status and metrics.
+        """Run an operation on the store, with deadline, status and metrics.
 
         Args:
             name: name of the operation, for metrics; `put` and `delete` count for the mean latency,
-                and are serialized per place.
+                and those of one place run one by one, in call order.
             place: place of the object; None = several.
 
         Raises:
             BackendUnavailable: the deadline has passed, or the leader lease may have expired.
         """
         began, result = clock.monotonic(), "ok"
-        written = place if name in WRITES else None
+        lock: AbstractAsyncContextManager[Any] = nullcontext()
+        if place is not None and name in WRITES:
+            lock = self._locks.setdefault(place, asyncio.Lock())
+        self._in_flight += 1
+        self._idle.clear()
         try:
-            async with self._operations.track(written), lease_guard.limit(self._deadline_s):
+            async with lock, lease_guard.limit(self._deadline_s):
                 yield
             self._record_success(name, clock.monotonic() - began)
         except lease_guard.LeaseExpired as error:
@@ -190,13 +171,16 @@ class StorageInstance:
             result = "cut"
             raise
         finally:
+            self._in_flight -= 1
+            if not self._in_flight:
+                self._idle.set()
             labels = (self.backend, self.name, name)
             OPERATIONS.labels(*labels, result).inc()
             DURATION.labels(*labels).observe(clock.monotonic() - began)
 
     async def wait_idle(self) -> None:
         """Wait until no operation is in flight."""
-        await self._operations.wait_idle()
+        await self._idle.wait()
 
     def mark_down(self, reason: str) -> None:
         """Mark the instance as down; log a warning if it was up."""
@@ -230,16 +214,6 @@ PROBE_S = 30.0
 """Seconds between two probes of each instance."""
 
 StoredObject = tuple[ObjectKey, dict[str, Any], Version]
-
-
-def build_provider(
-    backend: str,
-    stores: Iterable[tuple[Mapping[str, Any], Store]],
-    writer: Callable[[], WriterIdentity],
-) -> StoreProvider:
-    """Build a provider from stores, each given with the settings that identify its storage."""
-    named = {objects.instance_name(backend, identity): store for identity, store in stores}
-    return StoreProvider(backend, named, writer=writer)
 
 
 class StoreProvider:
@@ -332,27 +306,23 @@ class StoreProvider:
             self._dead = "; ".join(map(str, fatal or faults)) or "no instance is configured"
             for instance in self._instances.values():
                 instance.mark_down(self._dead)
-            kind = BackendDead if fatal else NoInstanceReachable
-            raise kind(self._dead) from (faults[0] if faults else None)
+            raise BackendDead(self._dead) from (faults[0] if faults else None)
 
     async def _probe_all(self) -> None:
         while True:
             await asyncio.sleep(self._probe_s)
             for instance in self._instances.values():
                 try:
-                    await self._probe(instance)
+                    if instance.is_open:
+                        async with instance.operation("probe"):
+                            await instance.store.probe()
+                    else:
+                        await instance.open(Claim(self._cluster_uid, self._writer().epoch))
                 except PersistenceError as error:
                     instance.mark_down(str(error))
                 except Exception as error:  # noqa: BLE001 - the probe loop must not end
                     instance.mark_down(type(error).__name__)
                     logger("persistence").error("probe failed", instance=instance.name, error=error)
-
-    async def _probe(self, instance: StorageInstance) -> None:
-        if instance.is_open:
-            async with instance.operation("probe"):
-                await instance.store.probe()
-        else:
-            await instance.open(Claim(self._cluster_uid, self._writer().epoch))
 
     # Instances
 
@@ -387,7 +357,15 @@ class StoreProvider:
             )
         objects.check_version(expect)
         place = objects.place_of(obj)
-        return place.key, await self._write(target, place, obj, expect)
+        async with target.operation("put", place):
+            # Sealed while the object is locked: threads may finish out of order.
+            entry = await asyncio.to_thread(self._seal, place, obj)
+            if len(entry.body) > target.store.max_bytes:
+                raise ObjectTooLarge(
+                    f"the object has {len(entry.body)} bytes with its metadata; the limit of "
+                    f"{instance} is {target.store.max_bytes}"
+                )
+            return place.key, await target.store.write(place, entry, expect)
 
     async def delete_object(self, instance: str, kind: GVK, key: ObjectKey) -> None:
         """See `PersistenceProvider.delete_object`."""
@@ -433,23 +411,6 @@ class StoreProvider:
                     yield item
 
     # Access to the stores
-
-    async def _write(
-        self,
-        instance: StorageInstance,
-        place: StoragePlace,
-        obj: Mapping[str, Any],
-        expect: Expected,
-    ) -> Version:
-        async with instance.operation("put", place):
-            # Sealed while the object is locked: threads may finish out of order.
-            entry = await asyncio.to_thread(self._seal, place, obj)
-            if len(entry.body) > instance.store.max_bytes:
-                raise ObjectTooLarge(
-                    f"the object has {len(entry.body)} bytes with its metadata; the limit of "
-                    f"{instance.name} is {instance.store.max_bytes}"
-                )
-            return await instance.store.write(place, entry, expect)
 
     def _seal(self, place: StoragePlace, obj: Mapping[str, Any]) -> StoreEntry:
         raw = self._prepare(obj)

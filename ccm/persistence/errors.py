@@ -4,7 +4,6 @@
 PersistenceError
   ├─ NotInitialized, Closed          programming error: call only between initialize and close
   ├─ BackendDead                     an operator must act; `initialize` may be retried
-  │  └─ NoInstanceReachable          no instance is reachable; retry `initialize` later
   ├─ UnknownInstance                 programming error: use `instances()`
   ├─ BackendUnavailable              retry later; the outcome of a write is unknown
   ├─ InvalidObject, ObjectTooLarge   never retry with the same object
@@ -34,10 +33,6 @@ class Closed(PersistenceError):
 
 class BackendDead(PersistenceError):
     """`initialize` failed, or the store is damaged or belongs to another cluster."""
-
-
-class NoInstanceReachable(BackendDead):
-    """`initialize` failed because no instance was usable at that time."""
 
 
 class UnknownInstance(PersistenceError):

@@ -11,12 +11,28 @@ from typing import Any
 from ccm.persistence import objects
 from ccm.persistence.engine import StoreProvider
 from ccm.persistence.errors import BackendDead, CorruptObject
-from ccm.persistence.interface import GVK, ObjectKey
+from ccm.persistence.interface import GVK
 from ccm.persistence.kubestore import SECRETS, KubernetesConfig, KubeStore
 from ccm.persistence.registry import BackendContext, backend
 from ccm.persistence.secrets import SecretStore
 
 STORED = GVK("secrets.ccm", "v1", "StoredSecret")
+
+
+class PlainRing:
+    """Keyring that does not encrypt; the API server may encrypt its Secrets."""
+
+    active = ""
+    """ID of no key, so that a rotation rewrites every Secret."""
+
+    def seal(self, value: bytes, where: bytes) -> dict[str, str]:  # noqa: ARG002
+        return {"data": value.decode()}
+
+    def open(self, sealed: Mapping[str, Any], where: bytes) -> bytes:  # noqa: ARG002
+        data = sealed.get("data")
+        if not isinstance(data, str):
+            raise CorruptObject("the stored object is not a secret")
+        return data.encode()
 
 
 class KubernetesSecretStore(SecretStore):
@@ -31,19 +47,7 @@ class KubernetesSecretStore(SecretStore):
         store = KubeStore(SECRETS, config, context)
         named = {objects.instance_name("kubernetes", store.identity()): store}
         inner = StoreProvider("kubernetes", named, writer=context.writer, sensitive=True)
-        super().__init__(inner, STORED)
-
-    def _seal(self, key: ObjectKey, value: bytes) -> dict[str, str]:  # noqa: ARG002
-        return {"data": value.decode()}
-
-    def _unseal(self, key: ObjectKey, obj: Mapping[str, Any]) -> bytes:  # noqa: ARG002
-        data = obj.get("spec", {}).get("data")
-        if not isinstance(data, str):
-            raise CorruptObject("the stored object is not a secret")
-        return data.encode()
-
-    def _is_current(self, obj: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        return False
+        super().__init__(inner, STORED, PlainRing())
 
 
 @backend(config=KubernetesConfig)

@@ -24,7 +24,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from ccm.persistence import envelope, objects, store
-from ccm.persistence.engine import StoreProvider, build_provider
+from ccm.persistence.engine import StoreProvider
 from ccm.persistence.envelope import StoreEntry
 from ccm.persistence.errors import BackendDead, BackendUnavailable, CorruptObject, VersionConflict
 from ccm.persistence.interface import (
@@ -291,4 +291,5 @@ def _digest(*parts: str) -> str:
 def storage(configs: Sequence[KubernetesConfig], context: BackendContext) -> StoreProvider:
     """Build the provider of the backend `kubernetes`, which stores objects in ConfigMaps."""
     stores = [KubeStore(CONFIG_MAPS, config, context) for config in configs]
-    return build_provider("kubernetes", [(s.identity(), s) for s in stores], context.writer)
+    named = {objects.instance_name("kubernetes", each.identity()): each for each in stores}
+    return StoreProvider("kubernetes", named, writer=context.writer)

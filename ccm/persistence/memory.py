@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from typing import Annotated
 
 import msgspec
 
 from ccm.persistence import envelope
-from ccm.persistence.engine import StoreProvider, build_provider
 from ccm.persistence.envelope import StoreEntry
 from ccm.persistence.interface import CAS, FENCING, GVK, Expected, Version
 from ccm.persistence.objects import MAX_ENVELOPE, StoragePlace
-from ccm.persistence.registry import BackendContext, backend
+from ccm.persistence.registry import store_backend
 from ccm.persistence.store import Claim, Page, StoredRecord, check_epoch, check_expected
-
-PAGE = 500
 
 
 class MemoryConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,22 +64,12 @@ class MemoryStore:
 
     async def scan(self, kind: GVK) -> AsyncGenerator[Page, None]:
         """See `Store.scan`."""
-        places = [
-            location
-            for cluster, location in self.held
-            if cluster == self._cluster and location.kind == kind
-        ]
-        for start in range(0, len(places), PAGE):
-            records = [(place, await self.read(place)) for place in places[start : start + PAGE]]
-            yield [(place, record) for place, record in records if record is not None]
+        for (cluster, place), body in list(self.held.items()):
+            if (cluster, place.kind) == (self._cluster, kind):
+                yield [(place, StoredRecord(body, envelope.read_head(body).version))]
 
     async def close(self) -> None:
         """See `Store.close`."""
 
 
-@backend(config=MemoryConfig)
-def storage(configs: Sequence[MemoryConfig], context: BackendContext) -> StoreProvider:
-    """Build the provider of the backend `memory`."""
-    return build_provider(
-        "memory", [({"name": config.name}, MemoryStore()) for config in configs], context.writer
-    )
+storage = store_backend("memory", MemoryConfig, lambda _: MemoryStore(), ("name",))

@@ -24,7 +24,6 @@ import msgspec
 
 from ccm.base import files, log
 from ccm.persistence import envelope, store
-from ccm.persistence.engine import StoreProvider, build_provider
 from ccm.persistence.envelope import StoreEntry
 from ccm.persistence.errors import BackendDead, BackendUnavailable, VersionConflict
 from ccm.persistence.interface import (
@@ -39,7 +38,7 @@ from ccm.persistence.interface import (
 )
 from ccm.persistence.local import read_text
 from ccm.persistence.objects import MAX_ENVELOPE, StoragePlace
-from ccm.persistence.registry import BackendContext, backend
+from ccm.persistence.registry import store_backend
 from ccm.persistence.store import Claim, Page, StoredRecord, check_epoch
 
 PAGE = 200
@@ -198,12 +197,6 @@ class PostgresConfig(msgspec.Struct, frozen=True, kw_only=True):
     allow_insecure: Annotated[
         bool, msgspec.Meta(description="Connect without TLS. For tests only.")
     ] = False
-
-    def identity(self) -> dict[str, str | int]:
-        """Return the settings that identify the storage."""
-        return {
-            setting: getattr(self, setting) for setting in ("host", "port", "database", "table")
-        }
 
 
 class PostgresStore:
@@ -414,8 +407,6 @@ def _tls_context(ca_file: Path | None) -> ssl.SSLContext:
         raise BackendUnavailable(f"ca_file {ca_file} cannot be used: {why}") from None
 
 
-@backend(config=PostgresConfig)
-def storage(configs: Sequence[PostgresConfig], context: BackendContext) -> StoreProvider:
-    """Build the provider of the backend `postgres`."""
-    stores = [(config.identity(), PostgresStore(config)) for config in configs]
-    return build_provider("postgres", stores, context.writer)
+storage = store_backend(
+    "postgres", PostgresConfig, PostgresStore, ("host", "port", "database", "table")
+)

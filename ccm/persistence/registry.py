@@ -25,8 +25,11 @@ from typing import Any, Protocol
 
 import msgspec
 
+from ccm.persistence import objects
+from ccm.persistence.engine import StoreProvider
 from ccm.persistence.envelope import WriterIdentity
 from ccm.persistence.errors import BackendDead
+from ccm.persistence.store import Store
 
 OBJECTS = "ccm.persistence"
 SECRETS = "ccm.secret_persistence"
@@ -97,6 +100,32 @@ class backend:  # noqa: N801 - a decorator
         """Attach this declaration to the function."""
         make.declared = self  # type: ignore[attr-defined]
         return make
+
+
+def store_backend(
+    name: str,
+    config: type[msgspec.Struct],
+    make: Callable[[Any], Store],
+    identity: Sequence[str],
+) -> BackendFactory:
+    """Return the backend that uses a store for each instance.
+
+    Args:
+        name: name of the backend.
+        config: Struct with the settings of one instance.
+        make: function from the settings of an instance to its store.
+        identity: settings that identify the storage.
+    """
+
+    def storage(configs: Sequence[Any], context: BackendContext) -> StoreProvider:
+        stores = {}
+        for given in configs:
+            place = {setting: getattr(given, setting) for setting in identity}
+            named = objects.instance_name(name, msgspec.to_builtins(place, enc_hook=str))
+            stores[named] = make(given)
+        return StoreProvider(name, stores, writer=context.writer)
+
+    return backend(config=config)(storage)
 
 
 def installed_backends(group: str = OBJECTS) -> Mapping[str, EntryPoint]:

@@ -34,13 +34,12 @@ from obstore.store import S3Store as Bucket
 from ccm.base import log, proxies
 from ccm.base.tasks import leaf_exceptions, run_bounded
 from ccm.persistence import envelope, objects, store
-from ccm.persistence.engine import StoreProvider, build_provider
 from ccm.persistence.envelope import StoreEntry
 from ccm.persistence.errors import BackendDead, BackendUnavailable, VersionConflict
 from ccm.persistence.interface import CAS, FENCING, GVK, SHARED, Expected, ObjectKey, Version
 from ccm.persistence.local import read_text
 from ccm.persistence.objects import MAX_ENVELOPE, StoragePlace
-from ccm.persistence.registry import BackendContext, backend
+from ccm.persistence.registry import store_backend
 from ccm.persistence.store import Claim, Page, StoredRecord, check_epoch, check_expected
 
 T = TypeVar("T")
@@ -106,13 +105,6 @@ class S3Config(msgspec.Struct, frozen=True, kw_only=True):
     allow_insecure: Annotated[
         bool, msgspec.Meta(description="Use HTTP without TLS. For tests only.")
     ] = False
-
-    def identity(self) -> dict[str, str]:
-        """Return the settings that identify the storage."""
-        return {
-            setting: getattr(self, setting)
-            for setting in ("endpoint", "region", "bucket", "prefix")
-        }
 
 
 _SEGMENT = r"(?!\.\.?(?:/|$))[A-Za-z0-9!_.*'()-]+"
@@ -476,9 +468,4 @@ def _tombstone(epoch: int) -> StoreEntry:
     return StoreEntry(_TOMBSTONE + json.dumps(rest).encode()[1:], version, epoch)
 
 
-@backend(config=S3Config)
-def storage(configs: Sequence[S3Config], context: BackendContext) -> StoreProvider:
-    """Build the provider of the backend `s3`."""
-    return build_provider(
-        "s3", [(config.identity(), S3Store(config)) for config in configs], context.writer
-    )
+storage = store_backend("s3", S3Config, S3Store, ("endpoint", "region", "bucket", "prefix"))

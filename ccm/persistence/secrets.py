@@ -60,17 +60,19 @@ class RotationReport:
 
 
 class SecretStore:
-    """Base class of secret stores, on top of an object provider.
+    """Secret store on top of an object provider.
 
     Args:
         inner: the object provider.
         kind: kind of the stored objects.
+        ring: seals the values, as `Keyring` does.
     """
 
-    def __init__(self, inner: Any, kind: GVK) -> None:
+    def __init__(self, inner: Any, kind: GVK, ring: Any) -> None:
         require("secrets", inner, (*METHODS, "get_versioned", "put_versioned"))
         self._inner = inner
         self._kind = kind
+        self._ring = ring
         self._machine: MachineId | None = None
 
     async def initialize(self, machine_id: MachineId) -> None:
@@ -98,7 +100,7 @@ class SecretStore:
     async def get_secret(self, instance: str, key: ObjectKey) -> Mapping[str, bytes] | None:
         """Return the values of a secret; None if it is absent."""
         obj = await self._inner.get_object(instance, self._kind, key)
-        return None if obj is None else _unpack(self._unseal(key, obj))
+        return None if obj is None else _unpack(self._open(key, obj))
 
     async def delete_secret(self, instance: str, key: ObjectKey) -> None:
         """Delete a secret; succeed if it is absent."""
@@ -132,11 +134,10 @@ class SecretStore:
         False = the active key already seals the secret, or the secret was deleted.
         """
         stored = await self._inner.get_versioned(instance, self._kind, key)
-        if stored is None or self._is_current(stored[0]):
+        if stored is None or stored[0].get("spec", {}).get("keyId") == self._ring.active:
             return False
         obj, version = stored
-        value = self._unseal(key, obj)
-        resealed = self._build_object(obj["metadata"]["name"], value)
+        resealed = self._build_object(obj["metadata"]["name"], self._open(key, obj))
         await self._inner.put_versioned(instance, resealed, expect=version)
         return True
 
@@ -145,17 +146,22 @@ class SecretStore:
             "apiVersion": self._kind.api_version,
             "kind": self._kind.kind,
             "metadata": {"name": name},
-            "spec": self._seal(objects.key_of("", name), value),
+            "spec": self._ring.seal(value, self._place(objects.key_of("", name))),
         }
 
-    def _seal(self, key: ObjectKey, value: bytes) -> dict[str, str]:
-        raise NotImplementedError
+    def _open(self, key: ObjectKey, obj: Mapping[str, Any]) -> bytes:
+        sealed = obj.get("spec")
+        if not isinstance(sealed, Mapping):
+            raise CorruptObject("the stored object is not a secret")
+        value: bytes = self._ring.open(sealed, self._place(key))
+        return value
 
-    def _unseal(self, key: ObjectKey, obj: Mapping[str, Any]) -> bytes:
-        raise NotImplementedError
-
-    def _is_current(self, obj: Mapping[str, Any]) -> bool:
-        raise NotImplementedError
+    def _place(self, key: ObjectKey) -> bytes:
+        """Return the authenticated data that binds a value to its place."""
+        if self._machine is None:
+            raise NotInitialized("not initialized; call initialize first")
+        place = {"format": FORMAT, "clusterUID": self._machine.cluster_uid, "key": key}
+        return to_canonical_json(place | self._kind._asdict())
 
 
 SECRET_METHODS = tuple(name for name in vars(SecretStore) if not name.startswith("_"))
@@ -170,31 +176,12 @@ class EncryptedSecretStore(SecretStore):
     """
 
     def __init__(self, inner: Any, ring: Sequence[bytes]) -> None:
-        super().__init__(inner, SEALED)
-        self._ring = Keyring(ring)
+        super().__init__(inner, SEALED, Keyring(ring))
         self.has_old_keys = len(ring) > 1
         """Whether the keyring has a second key, with which older secrets may be sealed."""
 
     def __repr__(self) -> str:
         return f"EncryptedSecretStore({self._inner!r})"
-
-    def _seal(self, key: ObjectKey, value: bytes) -> dict[str, str]:
-        return self._ring.seal(value, self._authenticated_data(key))
-
-    def _unseal(self, key: ObjectKey, obj: Mapping[str, Any]) -> bytes:
-        sealed = obj.get("spec")
-        if not isinstance(sealed, Mapping):
-            raise CorruptObject("the stored object is not a sealed secret")
-        return self._ring.open(sealed, self._authenticated_data(key))
-
-    def _is_current(self, obj: Mapping[str, Any]) -> bool:
-        return bool(obj.get("spec", {}).get("keyId") == self._ring.active)
-
-    def _authenticated_data(self, key: ObjectKey) -> bytes:
-        if self._machine is None:
-            raise NotInitialized("not initialized; call initialize first")
-        where = {"format": FORMAT, "clusterUID": self._machine.cluster_uid, "key": key}
-        return to_canonical_json(where | SEALED._asdict())
 
 
 def _pack(data: Any) -> bytes:

@@ -19,7 +19,7 @@ import os
 import shutil
 import sqlite3
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -30,12 +30,11 @@ import msgspec
 from ccm.base.log import logger
 from ccm.base.tasks import spawn
 from ccm.persistence import envelope, local
-from ccm.persistence.engine import StoreProvider, build_provider
 from ccm.persistence.envelope import StoreEntry
 from ccm.persistence.errors import BackendDead, BackendUnavailable
 from ccm.persistence.interface import CAS, FENCING, GVK, Expected, ObjectKey, Version
 from ccm.persistence.objects import MAX_ENVELOPE, StoragePlace
-from ccm.persistence.registry import BackendContext, backend
+from ccm.persistence.registry import store_backend
 from ccm.persistence.store import Claim, Page, StoredRecord, check_epoch, check_expected
 
 T = TypeVar("T")
@@ -332,8 +331,4 @@ def _inode_of(path: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-@backend(config=SqliteConfig)
-def storage(configs: Sequence[SqliteConfig], context: BackendContext) -> StoreProvider:
-    """Build the provider of the backend `sqlite`."""
-    stores = [({"path": str(config.path)}, SqliteStore(config.path)) for config in configs]
-    return build_provider("sqlite", stores, context.writer)
+storage = store_backend("sqlite", SqliteConfig, lambda config: SqliteStore(config.path), ("path",))

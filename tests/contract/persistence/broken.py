@@ -16,7 +16,7 @@ import pytest
 
 from ccm.base.log import logger
 from ccm.persistence import errors
-from ccm.persistence.engine import StorageInstance, StoreProvider
+from ccm.persistence.engine import StoreProvider
 from ccm.persistence.envelope import StoreEntry
 from ccm.persistence.interface import GVK, Expected, ObjectKey, PersistenceProviderStatus, Version
 from ccm.persistence.memory import MemoryStore
@@ -171,7 +171,7 @@ class NoticesNoDamage(StoreProvider):
     noticed = ("test_damage_is_noticed",)
 
     def _open_page(self, page: Page) -> Any:
-        return [*super()._open_page(page)[0]], 0
+        return [*super()._open_page(page)[0]], []
 
     async def get_object(self, instance: str, kind: GVK, key: ObjectKey) -> dict[str, Any] | None:
         try:
@@ -277,9 +277,9 @@ class OutOfTurn(StoreProvider):
 
     noticed = ("test_last_write_wins",)
 
-    async def _write(self, one: StorageInstance, place: StoragePlace, *given: Any) -> Version:
-        await asyncio.sleep(0.0 if given[0]["spec"]["size"] == 19 else 0.05)
-        return await super()._write(one, place, *given)
+    async def put_object(self, instance: str, obj: Mapping[str, Any]) -> ObjectKey:
+        await asyncio.sleep(0.0 if obj["spec"]["size"] == 19 else 0.05)
+        return await super().put_object(instance, obj)
 
 
 class GoesOnWhenDead(StoreProvider):

@@ -11,5 +11,5 @@ from tests.contract.persistence.stores import PAGE
 
 @pytest.fixture(autouse=True)
 def _small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    for backend in ("kubestore", "memory", "postgres", "s3", "sqlite"):
+    for backend in ("kubestore", "postgres", "s3", "sqlite"):
         monkeypatch.setattr(import_module(f"ccm.persistence.{backend}"), "PAGE", PAGE)

@@ -109,7 +109,7 @@ async def test_postgres_connection_error_names_the_setting(
 
     with (
         captured_logs() as logged,
-        pytest.raises(errors.NoInstanceReachable, match=said) as refused,
+        pytest.raises(errors.BackendDead, match=said) as refused,
     ):
         async with opened(changed(config, **settings | files)):
             pass
@@ -157,7 +157,7 @@ async def test_postgres_server_without_tls_is_refused(config: PostgresConfig) ->
     server = await asyncio.start_server(refuse, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        with pytest.raises(errors.NoInstanceReachable, match="rejected SSL upgrade"):
+        with pytest.raises(errors.BackendDead, match="rejected SSL upgrade"):
             async with opened(changed(config, port=port)):
                 pass
 

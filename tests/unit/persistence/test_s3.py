@@ -430,7 +430,7 @@ async def test_s3_metadata_service_is_reached_without_a_proxy(
             access_key_id_file=None,
             secret_access_key_file=None,
         )
-        with pytest.raises(errors.NoInstanceReachable):
+        with pytest.raises(errors.BackendDead):
             async with opened(S3Store(bare)):
                 pass
 
@@ -460,7 +460,7 @@ async def test_invalid_s3_settings_are_named(
         name: tmp_path / value if name.endswith("_file") else value
         for name, value in settings.items()
     }
-    with pytest.raises(errors.NoInstanceReachable, match=said):
+    with pytest.raises(errors.BackendDead, match=said):
         async with opened(S3Store(msgspec.structs.replace(config, **given))):
             pass
 
@@ -479,7 +479,7 @@ async def test_s3_certificate_is_verified(
         for ca_file in (other.file, None):
             stranger = S3Store(msgspec.structs.replace(strict, ca_file=ca_file))
             with pytest.raises(
-                errors.NoInstanceReachable, match=r"certificate rejected .UnknownIssuer.*ca_file"
+                errors.BackendDead, match=r"certificate rejected .UnknownIssuer.*ca_file"
             ):
                 async with opened(stranger):
                     pass
@@ -556,7 +556,7 @@ async def test_s3_uses_the_proxy_of_the_environment(
         monkeypatch.setenv("NO_PROXY", "s3.test:80")
         monkeypatch.setenv("ALL_PROXY", url)
         named = msgspec.structs.replace(config, endpoint="http://s3.test")
-        with pytest.raises(errors.NoInstanceReachable, match="host name does not resolve"):
+        with pytest.raises(errors.BackendDead, match="host name does not resolve"):
             async with opened(S3Store(named)):
                 pass
 

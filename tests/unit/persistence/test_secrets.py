@@ -251,13 +251,13 @@ async def test_write_during_a_rotation_is_not_overwritten(monkeypatch: pytest.Mo
     async with sealed(store, OLD) as before:
         key = await before.put_secret(NAME, "one", DATA)
     async with sealed(store, NEW, OLD) as ours, sealed(store, NEW, OLD) as other:
-        seal = ours._seal
+        put = ours._inner.put_versioned
 
-        async def late(*given: Any) -> dict[str, str]:
+        async def late(*given: Any, **named: Any) -> Any:
             await other.put_secret(NAME, "one", {"a": b"new"})
-            return await seal(*given)
+            return await put(*given, **named)
 
-        monkeypatch.setattr(ours, "_seal", late)
+        monkeypatch.setattr(ours._inner, "put_versioned", late)
         assert await ours.rotate(NAME) == RotationReport(failed=1)
         assert await other.get_secret(NAME, key) == {"a": b"new"}
 
