@@ -338,6 +338,49 @@ def test_the_journal_gets_its_permissions_without_a_file(
     assert ("ConfigMap", "cloud-controller-manager-persistence") not in named
 
 
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"instances": [{"memory": {}}]}, set()),
+        ({"instances": [{"kubernetes": None}]}, {"kube-system"}),
+        (
+            {
+                "instances": [{"memory": {}}],
+                "secrets": {"encrypted": {"storage": {"kubernetes": {"namespace": "a"}}}},
+            },
+            {"a"},
+        ),
+        (
+            {
+                "instances": [{"kubernetes": {"namespace": "a"}}],
+                "secrets": {"encrypted": {"storage": {"kubernetes": {}}}},
+            },
+            {"a", "kube-system"},
+        ),
+        (
+            {
+                "instances": [{"kubernetes": {}}],
+                "secrets": {"encrypted": {"storage": {"kubernetes": {}}}},
+            },
+            {"kube-system"},
+        ),
+    ],
+)
+def test_config_maps_of_all_storage_get_their_permissions(
+    tmp_path: Path, config: dict[str, object], expected: set[str]
+) -> None:
+    """Those of the encrypted secret store, too; one Role for each namespace."""
+    values = {"persistence": {"config": config}}
+    objects = list(yaml.safe_load_all(shipped.rendered(tmp_path, values)))
+    granted = [
+        obj["metadata"]["namespace"]
+        for obj in objects
+        if obj and obj["kind"] == "Role" and obj["metadata"]["name"].endswith("persistence-objects")
+    ]
+
+    assert sorted(granted) == sorted(expected)
+
+
 def test_the_values_schema_lists_all_flags() -> None:
     """Except for flags with which the daemon only prints something and exits."""
     schema = json.loads((CHART / "values.schema.json").read_text())

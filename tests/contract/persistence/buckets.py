@@ -17,8 +17,9 @@ import pytest
 
 from ccm.persistence.engine import StoreProvider
 from ccm.persistence.interface import CAS, FENCING, GVK, SHARED, ObjectKey
-from ccm.persistence.objects import StoragePlace, encode, instance_name
-from ccm.persistence.s3 import S3Config, S3Store
+from ccm.persistence.objects import StoragePlace, encode
+from ccm.persistence.registry import BackendContext
+from ccm.persistence.s3 import S3Config, S3Store, storage
 from ccm.persistence.store import Store
 from ccm.testing.persistence_harness import HERE, StoreHarness
 from tests.contract.persistence.stores import MANY, PAGE, flipped
@@ -50,7 +51,9 @@ class S3Harness(StoreHarness):
             )
             for _ in "ab"
         ]
-        self.configs = {instance_name("s3", config.identity()): config for config in configs}
+        self.configs = dict(
+            zip(storage(configs, BackendContext()).instances(), configs, strict=True)
+        )
         for config in configs:
             request(f"{url}/{config.bucket}", "PUT")
 

@@ -20,7 +20,7 @@ from ccm.persistence.interface import CAS, FENCING, GVK, SHARED, ObjectKey
 from ccm.persistence.kubestore import KubernetesConfig, KubeStore
 from ccm.persistence.memory import MemoryStore
 from ccm.persistence.objects import StoragePlace, instance_name
-from ccm.persistence.postgres import PostgresConfig, PostgresStore
+from ccm.persistence.postgres import PostgresConfig, PostgresStore, storage
 from ccm.persistence.registry import ApiRequests, BackendContext
 from ccm.persistence.sqlite import SqliteStore
 from ccm.persistence.store import Store
@@ -161,7 +161,8 @@ class PostgresHarness(StoreHarness):
             )
             for _ in "ab"
         ]
-        self.configs = {instance_name("postgres", one.identity()): one for one in configs}
+        names = storage(configs, BackendContext()).instances()
+        self.configs = dict(zip(names, configs, strict=True))
 
     def stores(self) -> Mapping[str, Store]:
         return {name: PostgresStore(config) for name, config in self.configs.items()}

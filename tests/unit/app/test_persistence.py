@@ -16,15 +16,18 @@ from ccm.app import persistence
 from ccm.app.persistence import Backend, PersistenceStores
 from ccm.app.provider import Misconfigured
 from ccm.base import clock
+from ccm.base.tasks import cancel_and_join, spawn
 from ccm.kube import errors
 from ccm.kube.client import Client
 from ccm.persistence.envelope import WriterIdentity
 from ccm.persistence.errors import BackendDead, BackendUnavailable
+from ccm.persistence.journal import FLUSH_S, Journal
 from ccm.persistence.memory import MemoryStore
 from ccm.persistence.objects import instance_name
 from ccm.persistence.store import Claim
 from ccm.testing.persistence_contract import KIND, thing
 from ccm.testing.persistence_harness import FaultyStore, InstanceFaults, captured_logs
+from tests.support import journals
 from tests.waiting import DEADLINE_S
 
 UID = "3f2c9a56-0000-4000-8000-000000000001"
@@ -100,6 +103,19 @@ def store_of(made: PersistenceStores) -> Any:
     return held._instances[made.objects.instance]
 
 
+class HangingAtTheEnd:
+    """Store that wraps another one, and whose end hangs."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def close(self) -> None:
+        await asyncio.Event().wait()
+
+
 class Hanging(MemoryStore):
     """Store whose calls never end, as on a file system whose server is gone."""
 
@@ -125,6 +141,36 @@ async def test_hanging_storage_delays_nothing(tmp_path: Path) -> None:
         assert told.call_count == 1
         left = clock.monotonic()
     assert clock.monotonic() - left <= persistence.CLOSE_S
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("hangs", ["open", "write"])
+async def test_shutdown_with_hanging_storage_takes_less_than_ten_seconds(
+    tmp_path: Path, hangs: str
+) -> None:
+    """The last write of the journal, the opening of storage, and the end of both stores."""
+    made = stores(tmp_path, sealed(tmp_path, "key"))
+    assert made.secrets is not None
+    journal = Journal(writer=made.writer)
+    made.on_open = journal.open
+    faults = InstanceFaults()
+    for provider in (made.objects.provider, made.secrets.provider._inner):
+        (instance,) = provider._instances.values()
+        instance.store = HangingAtTheEnd(FaultyStore(MemoryStore(), faults))
+    if hangs == "open":
+        faults.well.clear()
+    async with made.opened("kubernetes", "me", 1):
+        await asyncio.sleep(1)
+        if hangs == "write":
+            assert made.secrets.is_open
+        faults.well.clear()
+        journal.put_later(journals.entry(1))
+        writing = spawn(made.secrets.provider.put_secret(made.secrets.instance, "n", {}), name="w")
+        await asyncio.sleep(2 * FLUSH_S)
+        left = clock.monotonic()
+        await journal.close()
+    assert clock.monotonic() - left < 10
+    await cancel_and_join(writing)
 
 
 @pytest.mark.virtual_time

@@ -337,6 +337,19 @@ def test_persistence_component_grants_the_additional_permissions(tmp_path: Path)
             "instances: [{memory: {}}]\nsecrets: {kubernetes: {namespace: b}}",
             {("secrets", "b")},
         ),
+        (
+            "instances: [{memory: {}}]\nsecrets: {encrypted: {storage: {kubernetes: {}}}}",
+            {("configmaps", "kube-system")},
+        ),
+        (
+            "instances: [{kubernetes: {}}]\nsecrets: {encrypted: {storage: {kubernetes: {}}}}",
+            {("configmaps", "kube-system")},
+        ),
+        (
+            "instances: [kubernetes: ]\nsecrets: {encrypted: {storage: {kubernetes: {namespace: c}}}}",
+            {("configmaps", "kube-system"), ("configmaps", "c")},
+        ),
+        ("instances: [{memory: {}}]\nsecrets: {encrypted: {storage: 5}}", set()),
         ("instances: 5", set()),
     ],
 )

@@ -19,6 +19,7 @@ import pytest
 from ccm.persistence import errors
 from ccm.persistence.engine import StoreProvider
 from ccm.persistence.objects import StoragePlace, key_of
+from ccm.testing.persistence_harness import captured_logs
 from tests.unit.persistence.helpers import HERE, KIND, LOCAL, NAME, opened, thing
 from tests.waiting import DEADLINE_S
 
@@ -86,6 +87,19 @@ async def test_torn_record_is_reported_as_corrupt_and_replaced_by_the_next_put(
             assert (await held.read(place)).body == body
         await store.put_object(NAME, thing(size=2))
         assert await store.get_object(NAME, KIND, key) == thing(size=2)
+
+
+async def test_damaged_object_is_logged_with_kind_and_key(tmp_path: Path) -> None:
+    """An operator has to find it, whether it was read by itself or in a listing."""
+    async with opened(LOCAL["sqlite"](tmp_path)) as store:
+        key = await store.put_object(NAME, thing())
+        await change(store, b"{}")
+        for call in (store.get_object(NAME, KIND, key), store.get_all_objects(NAME, KIND)):
+            with captured_logs() as logged, contextlib.suppress(errors.CorruptObject):
+                await call
+            assert "damaged stored object found" in logged()
+            assert f"{KIND.api_version} {KIND.kind}" in logged()
+            assert key in logged()
 
 
 async def test_object_under_another_key_is_corrupt(tmp_path: Path) -> None:

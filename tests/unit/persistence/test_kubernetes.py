@@ -84,6 +84,64 @@ async def test_object_is_compressed_and_bounded() -> None:
         assert await store.get_all_objects(instance, KIND) == [thing(fill=noise)]
 
 
+async def test_conditional_write_is_two_requests() -> None:
+    """The marker and the write: the journal passes the version that it has read."""
+    cluster = Cluster()
+    async with opened(cluster) as (store, instance):
+        sent = len(cluster.requests)
+        _, version = await store.put_versioned(instance, thing(), expect=ABSENT)
+        assert [method for method, _ in cluster.requests[sent:]] == ["GET", "POST"]
+        sent = len(cluster.requests)
+        await store.put_versioned(instance, thing(size=2), expect=version)
+        assert [method for method, _ in cluster.requests[sent:]] == ["GET", "PUT"]
+        assert await store.get_all_objects(instance, KIND) == [thing(size=2)]
+
+
+@pytest.mark.parametrize("marker", ["lost", "set back"])
+async def test_conditional_write_of_a_former_leader_without_a_marker_is_fenced(marker: str) -> None:
+    """The object itself has the epoch of the newer leader, though the version is right."""
+    cluster = Cluster()
+    async with opened(cluster, epoch=3) as (old, instance):
+        key, _ = await old.put_versioned(instance, thing(), expect=ABSENT)
+        before = {path: json.dumps(item) for path, item in cluster.held.items()}
+        async with opened(cluster, epoch=4) as (new, _):
+            await new.put_object(instance, thing(by="new"))
+        (path,) = [path for path in cluster.held if path.endswith(_marker(old, instance))]
+        del cluster.held[path]
+        if marker == "set back":
+            held = json.loads(before[path])
+            held["binaryData"][FIELD] = _with_epoch(held["binaryData"][FIELD], 2)
+            cluster.held[path] = held
+        found = await old.get_versioned(instance, KIND, key)
+        assert found is not None
+        with pytest.raises(errors.Fenced):
+            await old.put_versioned(instance, thing(by="old"), expect=found[1])
+        assert await old.get_all_objects(instance, KIND) == [thing(by="new")]
+
+
+def _marker(provider: StoreProvider, instance: str) -> str:
+    store: Any = provider._instances[instance].store
+    return f"/{store._marker}"
+
+
+def _with_epoch(stored: str, epoch: int) -> str:
+    marker = json.loads(zlib.decompress(base64.b64decode(stored))) | {"epoch": epoch}
+    return base64.b64encode(zlib.compress(json.dumps(marker).encode())).decode()
+
+
+async def test_conditional_write_of_a_config_map_that_lost_its_label_is_refused() -> None:
+    cluster = Cluster()
+    async with opened(cluster) as (store, instance):
+        _, version = await store.put_versioned(instance, thing(), expect=ABSENT)
+        (item,) = cluster.stored()
+        item["metadata"] |= {"labels": {}, "resourceVersion": "1000"}
+        before = json.dumps(cluster.held)
+        for expect in (version, ABSENT):
+            with pytest.raises(errors.CorruptObject, match="lacks the label"):
+                await store.put_versioned(instance, thing(size=1), expect=expect)
+        assert json.dumps(cluster.held) == before
+
+
 async def test_bytes_that_expand_without_end_are_damage() -> None:
     cluster = Cluster()
     async with opened(cluster) as (store, instance):
@@ -129,12 +187,13 @@ async def test_object_of_another_cluster_is_refused() -> None:
 async def test_former_leader_cannot_change_an_object_that_no_newer_leader_wrote() -> None:
     cluster = Cluster()
     async with opened(cluster, epoch=3) as (old, instance):
-        key = await old.put_object(instance, thing())
+        key, version = await old.put_versioned(instance, thing(), expect=ABSENT)
         async with opened(cluster, epoch=4):
             before = json.dumps(cluster.held)
             for call in (
                 old.put_object(instance, thing(by="old")),
                 old.put_versioned(instance, thing("new"), expect=ABSENT),
+                old.put_versioned(instance, thing(by="old"), expect=version),
                 old.delete_object(instance, KIND, key),
             ):
                 with pytest.raises(errors.Fenced):
@@ -146,7 +205,7 @@ async def test_newer_leader_between_the_check_and_the_write_wins() -> None:
     """The former leader has read the marker; its write fails because the object has changed."""
     cluster = Cluster()
     async with opened(cluster, epoch=3) as (old, instance):
-        await old.put_object(instance, thing(by="old"))
+        _, version = await old.put_versioned(instance, thing(by="old"), expect=ABSENT)
         store: Any = old._instances[instance].store
         put = store._put
 
@@ -158,7 +217,7 @@ async def test_newer_leader_between_the_check_and_the_write_wins() -> None:
 
         store._put = late
         with pytest.raises(errors.Fenced):
-            await old.put_object(instance, thing(by="old again"))
+            await old.put_versioned(instance, thing(by="old again"), expect=version)
         assert await old.get_all_objects(instance, KIND) == [thing(by="new")]
 
 
@@ -234,7 +293,7 @@ async def test_absent_namespace_is_named() -> None:
 
 
 def test_invalid_namespace_is_refused_by_name_and_value() -> None:
-    with pytest.raises(errors.BackendDead, match=r"kubernetes\.namespace is 'a/\.\./b'; it must"):
+    with pytest.raises(errors.BackendDead, match=r"kubernetes\.namespace is 'a/\.\./b'; use"):
         make(Cluster(), namespace="a/../b")
 
 

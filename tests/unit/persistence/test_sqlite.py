@@ -18,6 +18,7 @@ from ccm.base import clock
 from ccm.persistence import errors, local
 from ccm.persistence.engine import StoreProvider
 from ccm.persistence.sqlite import SqliteStore
+from ccm.testing.persistence_harness import captured_logs
 from tests.unit.persistence.helpers import KIND, NAME, opened, thing
 from tests.waiting import DEADLINE_S
 
@@ -168,6 +169,30 @@ async def test_open_and_writes_do_not_wait_for_the_integrity_check(
         began = clock.monotonic()
         await store.put_object(NAME, thing())
     assert clock.monotonic() - began < DEADLINE_S / 2  # closing ends the check
+
+
+async def test_integrity_check_that_fails_is_logged(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The storage stays in use. A check that the end of the process cuts short is not logged."""
+
+    def fail(_: SqliteStore) -> bool:
+        raise sqlite3.OperationalError("database is locked")
+
+    def interrupt(store: SqliteStore) -> bool:
+        store._stops_check.wait(DEADLINE_S)
+        raise sqlite3.OperationalError("interrupted")
+
+    for check, is_logged in ((fail, True), (interrupt, False)):
+        monkeypatch.setattr(SqliteStore, "_is_intact", check)
+        with captured_logs() as logged:
+            async with opened(store := SqliteStore(file)) as provider:
+                if is_logged:
+                    assert store._checking is not None
+                    await store._checking
+                await provider.put_object(NAME, thing())
+        assert ("storage integrity was not checked" in logged()) is is_logged
+        assert not is_logged or "OperationalError" in logged()
 
 
 MANY = 1_000_000
