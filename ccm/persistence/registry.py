@@ -20,7 +20,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from typing import Any, Protocol
 
 import msgspec
@@ -128,41 +128,30 @@ def store_backend(
     return backend(config=config)(storage)
 
 
-def installed_backends(group: str = OBJECTS) -> Mapping[str, EntryPoint]:
-    """Return the installed backends by name, without importing them.
-
-    Raises:
-        BackendDead: two distributions register the same name.
-    """
-    backends: dict[str, EntryPoint] = {}
-    for entry in entry_points(group=group):
-        other = backends.get(entry.name)
-        if other is not None and other.value != entry.value:
-            raise BackendDead(
-                f"persistence backend {entry.name!r} is registered twice, as {other.value} and as "
-                f"{entry.value}; uninstall one of them"
-            )
-        backends[entry.name] = entry
-    return backends
-
-
 def load_backend(name: str, group: str = OBJECTS) -> tuple[type[msgspec.Struct], BackendFactory]:
     """Import a backend; return its settings Struct and its factory.
 
     Raises:
-        BackendDead: the name is unknown, the import failed, or the factory lacks the decorator.
+        BackendDead: the name is unknown or registered twice, the import failed, or the factory
+            lacks the decorator.
     """
-    backends = installed_backends(group)
-    entry = backends.get(name)
-    if entry is None:
+    found = {entry.value: entry for entry in entry_points(group=group, name=name)}
+    if not found:
         if name in _REMOVED:
             raise BackendDead(f"persistence backend {name!r} no longer exists; {_REMOVED[name]}")
-        near = difflib.get_close_matches(name, backends, n=1)
+        installed = sorted(entry_points(group=group).names)
+        near = difflib.get_close_matches(name, installed, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise BackendDead(
             f"unknown persistence backend {name!r}{hint or '.'} "
-            f"Installed backends: {', '.join(sorted(backends))}"
+            f"Installed backends: {', '.join(installed)}"
         )
+    if len(found) > 1:
+        raise BackendDead(
+            f"persistence backend {name!r} is registered twice, as {' and as '.join(found)}; "
+            "uninstall one of them"
+        )
+    (entry,) = found.values()
     try:
         make = entry.load()
     except ImportError as error:

@@ -126,24 +126,6 @@ _FORMATS = {
 """Setting -> pattern of valid values, and advice for the error message."""
 
 
-def _check_settings(config: S3Config) -> None:
-    """Check the settings that need no request.
-
-    Raises:
-        BackendDead: a setting is invalid.
-    """
-    store.check_settings("s3", config, _FORMATS)
-    if bool(config.access_key_id_file) != bool(config.secret_access_key_file):
-        raise BackendDead(
-            "s3.access_key_id_file and s3.secret_access_key_file belong together; set both or none"
-        )
-    if config.endpoint.startswith("http://") and not config.allow_insecure:
-        raise BackendDead(
-            f"s3.endpoint is {config.endpoint!r}, which is not encrypted; use https://, or "
-            "allow_insecure: true for a test"
-        )
-
-
 @dataclass(slots=True)
 class _ConditionalWrite:
     """A conditional write, which may be repeated.
@@ -176,8 +158,18 @@ class S3Store:
         self.capabilities = frozenset({CAS, FENCING, SHARED})
         self.max_bytes = MAX_ENVELOPE
         self._name = f"bucket {config.bucket}"
-        _check_settings(config)
+        store.check_settings("s3", config, _FORMATS)
+        if bool(config.access_key_id_file) != bool(config.secret_access_key_file):
+            raise BackendDead(
+                "s3.access_key_id_file and s3.secret_access_key_file belong together; set both or "
+                "none"
+            )
         if config.endpoint.startswith("http://"):
+            if not config.allow_insecure:
+                raise BackendDead(
+                    f"s3.endpoint is {config.endpoint!r}, which is not encrypted; use https://, or "
+                    "allow_insecure: true for a test"
+                )
             log.logger("persistence").warning("bucket is used without TLS", source=self._name)
         self._config = config
         try:

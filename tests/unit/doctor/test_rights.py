@@ -346,7 +346,10 @@ def test_persistence_component_grants_the_additional_permissions(tmp_path: Path)
             {("configmaps", "kube-system")},
         ),
         (
-            "instances: [kubernetes: ]\nsecrets: {encrypted: {storage: {kubernetes: {namespace: c}}}}",
+            (
+                "instances: [{kubernetes: }]\n"
+                "secrets: {encrypted: {storage: {kubernetes: {namespace: c}}}}"
+            ),
             {("configmaps", "kube-system"), ("configmaps", "c")},
         ),
         ("instances: [{memory: {}}]\nsecrets: {encrypted: {storage: 5}}", set()),
