@@ -153,7 +153,7 @@ class PersistenceStores:
         self._is_leading = False
         self._log = log.logger("persistence")
         self.on_open: Callable[[Any, str], Awaitable[None]] | None = None
-        context = registry.BackendContext(
+        context: registry.BackendContext = registry.BackendContext(
             writer=self.writer,
             requests=ProviderClient(client),
             namespace=namespace,

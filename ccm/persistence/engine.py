@@ -16,12 +16,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import (
-    AbstractAsyncContextManager,
-    aclosing,
-    asynccontextmanager,
-    nullcontext,
-)
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
@@ -144,7 +139,7 @@ class StorageInstance:
             BackendUnavailable: the deadline has passed, or the leader lease may have expired.
         """
         began, result = clock.monotonic(), "ok"
-        lock: AbstractAsyncContextManager[Any] = nullcontext()
+        lock: asyncio.Lock | nullcontext[None] = nullcontext()
         if place is not None and name in WRITES:
             lock = self._locks.setdefault(place, asyncio.Lock())
         self._in_flight += 1

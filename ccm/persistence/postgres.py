@@ -241,13 +241,10 @@ class PostgresStore:
 
     async def write(self, place: StoragePlace, entry: StoreEntry, expect: Expected) -> Version:
         """See `Store.write`."""
-        change, condition = _REPLACE, expect
-        if expect is None or expect is ABSENT:
-            change, condition = _PUT, expect is None
-        is_written = await self._execute(
-            change, place, entry.epoch, entry.version, entry.body, condition
-        )
-        if not is_written:
+        is_put = expect is None or expect is ABSENT
+        change, condition = (_PUT, expect is None) if is_put else (_REPLACE, expect)
+        values = (entry.epoch, entry.version, entry.body, condition)
+        if not await self._execute(change, place, *values):
             raise VersionConflict("the object was changed concurrently")
         return entry.version
 
