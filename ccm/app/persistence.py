@@ -49,9 +49,9 @@ RETRY_S = 30.0
 OPEN_S = 45.0
 """Deadline of an attempt to open storage in seconds: longer than that of an operation, 30 s."""
 
-CLOSE_S = 4.0
-"""Deadline of closing all storage in seconds; the Lease is released afterwards. With the last write
-of the journal, at most 5 s, a storage that hangs delays a shutdown by less than 10 s."""
+CLOSE_S = 2.0
+"""Deadline of closing all storage in seconds; the Lease is released afterwards. The last write of
+the journal takes at most 5 s before, and the daemon ends 8 s after the grace period."""
 
 _ONE = "kube-ccm uses one storage; a bucket or database can be redundant in itself"
 _REMOVED = {
