@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import re
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -51,9 +51,8 @@ class S3Harness(StoreHarness):
             )
             for _ in "ab"
         ]
-        self.configs = dict(
-            zip(storage(configs, BackendContext()).instances(), configs, strict=True)
-        )
+        names: Sequence[str] = storage(configs, BackendContext()).instances()
+        self.configs = dict(zip(names, configs, strict=True))
         for config in configs:
             request(f"{url}/{config.bucket}", "PUT")
 
