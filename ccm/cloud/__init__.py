@@ -92,6 +92,7 @@ from ccm.cloud.interface import SetInformers as SetInformers
 from ccm.cloud.interface import Zones as Zones
 from ccm.cloud.journal import JournalPart as JournalPart
 from ccm.cloud.journal import JournalParts as JournalParts
+from ccm.cloud.journal import MachineAccounts as MachineAccounts
 from ccm.cloud.journal import PartJournal as PartJournal
 from ccm.cloud.journal import PartRequest as PartRequest
 from ccm.cloud.kubermatic import DeclaredSpec as DeclaredSpec

@@ -553,6 +553,12 @@ class Cloud:
             A node with another scheme is never changed.
         foreign_ids: prefixes of provider IDs that have a scheme of this cloud but belong to the
             controller of another product, for example of the same vendor.
+        account: account of the cloud in which the load balancers are, and the VMs unless the driver
+            has `MachineAccounts`; for example project ID and region. The journal records the
+            account with each resource. While the credentials are those of another account, the
+            daemon does not look the resource up: its absence would prove nothing. The account must
+            not change with a rotation of credentials, so never derive it from a token. Empty = the
+            provider cannot tell; then the journal assumes one account.
         limits: deadlines and rate limit of calls to this provider.
         service_annotations: prefixes of the Service annotations that the load balancers read; a
             change of any other annotation causes no call. None = every annotation counts.
@@ -583,6 +589,7 @@ class Cloud:
     has_cluster_id: bool = False
     schemes: Sequence[str] = ()
     foreign_ids: Sequence[str] = ()
+    account: str = ""
     limits: Limits = field(default_factory=Limits)
     service_annotations: Sequence[str] | None = None
     service_annotation_schema: Sequence[ServiceAnnotation[Any]] = ()

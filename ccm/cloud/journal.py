@@ -20,7 +20,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from ccm.cloud.machines import CHANGE_S, Credentials, Identity
+from ccm.cloud.machines import CHANGE_S, Credentials, Identity, MachineRequest
 from ccm.cloud.operation import operation
 
 
@@ -103,6 +103,18 @@ class PartRequest:
     identity: Identity
     provider_spec: Mapping[str, Any] = field(repr=False)
     credentials: Credentials
+
+
+@runtime_checkable
+class MachineAccounts(Protocol):
+    """Optional interface of the `MachineDriver` object: accounts that depend on the request."""
+
+    def machine_account(self, req: MachineRequest) -> str:
+        """Return the account of the cloud in which a machine's VM is; see `Cloud.account`. No I/O.
+
+        Raises:
+            CloudError: credentials and provider spec do not tell.
+        """
 
 
 @runtime_checkable

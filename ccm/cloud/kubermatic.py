@@ -36,7 +36,7 @@ from ccm.base import clock
 from ccm.cloud import errors
 from ccm.cloud.blocking import blocking, invoke
 from ccm.cloud.configvar import Lookup, Reference, Resolver, decode, references, to_json
-from ccm.cloud.journal import JournalParts, PartRequest
+from ccm.cloud.journal import JournalParts, MachineAccounts, PartRequest
 from ccm.cloud.machines import (
     Credentials,
     DeleteMachineResponse,
@@ -1024,6 +1024,8 @@ class KubermaticDriver(Driver[Any]):
             self.set_metrics_for_machines = self._set_metrics_for_machines
         if isinstance(driver, JournalParts):
             self.find_part, self.delete_part = self._find_part, self._delete_part
+        if isinstance(driver, MachineAccounts):
+            self.machine_account = self._machine_account
 
     async def create_machine(self, req: MachineRequest) -> MachineInfo:
         """See `MachineDriver.create_machine`; an invalid spec creates nothing."""
@@ -1118,6 +1120,9 @@ class KubermaticDriver(Driver[Any]):
 
     async def _delete_part(self, req: PartRequest) -> None:
         await self.spi.delete_part(self.converted(req))
+
+    def _machine_account(self, req: MachineRequest) -> str:
+        return str(self.spi.machine_account(self.converted(req)))
 
     async def _set_metrics_for_machines(self, requests: Sequence[MachineRequest]) -> None:
         converted = []

@@ -58,6 +58,10 @@ class DriverCaller(ProviderClient, Protocol):
         """Call a synchronous method that does no I/O. Raises CloudError for any exception."""
         ...
 
+    def account_of(self, request: MachineRequest | None) -> str:
+        """Return the account of the cloud in which a machine's VM is; empty = unknown."""
+        ...
+
 
 class DriverClient:
     """Calls to the driver about machines.

@@ -8,6 +8,9 @@ Machines      see `machines`
 `client` calls the API and keeps to its rate limit. `instances`, `networks`, `routes`, `balancers`
 with `balancer_specs`, and `machines` implement the interfaces of the SDK. `names` has labels and
 event reasons. `testing` is a fake of the cloud, which the provider does not import.
+
+`Cloud.account` is empty: the API does not tell the project of a token, and a hash of the token
+would change with each rotation.
 """
 
 from __future__ import annotations

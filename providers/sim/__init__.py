@@ -33,9 +33,11 @@ async def open_machines(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
     Raises:
         ConfigError: `SIM_URL` is not a valid URL.
     """
-    async with machines.open_clients(client.read_url(context.environ)) as clients:
+    url = client.read_url(context.environ)
+    async with machines.open_clients(url) as clients:
         yield cloud.Cloud(
             name=instances.SCHEME,
+            account=url,
             machines=machines.SimMachines(clients),
             kubermatic=KubermaticDriver(kubermatic.KubermaticMachines(clients), context.environ),
             has_cluster_id=True,
@@ -61,6 +63,7 @@ async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
         servers = instances.SimInstances(api)
         yield cloud.Cloud(
             name=instances.SCHEME,
+            account=settings.url,
             instances=servers,
             inventory=servers,
             load_balancer=balancers.SimBalancers(api),

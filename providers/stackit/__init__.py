@@ -88,6 +88,7 @@ async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
             machines=machines.StackitMachines(clients),
             kubermatic=KubermaticDriver(kubermatic.KubermaticMachines(clients), context.environ),
             schemes=instances.SCHEMES,
+            account=f"{place.project_id}/{place.region}",
             service_annotations=ANNOTATIONS,
             service_annotation_schema=service_annotations.SCHEMA,
             always_ensure_deleted=True,

@@ -355,7 +355,7 @@ def _key(credentials: cloud.Credentials) -> auth.ServiceAccountKey:
 
 
 class StackitMachines(cloud.Driver[Clients]):
-    """Implementation of `MachineDriver`, `SpecValidation` and `MachineMetrics`."""
+    """Implementation of `MachineDriver`, `SpecValidation`, `MachineMetrics`, `MachineAccounts`."""
 
     csi_driver = "block-storage.csi.stackit.cloud"
 
@@ -426,6 +426,10 @@ class StackitMachines(cloud.Driver[Clients]):
             for place, server_id in await find_servers(api, req):
                 await _delete(api, place, server_id, req)
         return cloud.DeleteMachineResponse()
+
+    def machine_account(self, req: cloud.MachineRequest) -> str:
+        """Return `PROJECT/REGION` of the server; see `Cloud.account`."""
+        return "/".join(_place(req.provider_spec, req.credentials, req.last_known_state))
 
     async def list_machines(self, req: cloud.ListMachinesRequest) -> Sequence[cloud.MachineRecord]:
         """Return the servers of a class: one request."""

@@ -476,6 +476,24 @@ async def test_servers_are_found_after_their_class_changes_its_region(
     assert [place[1] for place in harness.service.cloud.places.values()] == ["eu02"]
 
 
+@pytest.mark.row("stackit-machine-11", "journal-06")
+async def test_account_of_a_server_is_its_project_and_region(harness: StackitHarness) -> None:
+    group, there = of(harness), of(harness, region="eu02")
+    who = group.identity()
+
+    def account(which: Machines) -> str:
+        driver: Any = which.driver
+        return str(driver.machine_account(which.request(who)))
+
+    assert harness.project.account == account(group) == f"{PROJECT}/eu01"
+    assert account(there) == f"{PROJECT}/eu02"
+    await group.create(who)
+    there.states = group.states  # the server stays where it is
+    assert account(there) == f"{PROJECT}/eu01"
+    with pytest.raises(cloud.InvalidArgument, match="region"):
+        account(of(harness, region=None))
+
+
 @pytest.mark.row("stackit-machine-11")
 async def test_deletion_without_a_region_is_refused(harness: StackitHarness) -> None:
     group = of(harness, region=None)

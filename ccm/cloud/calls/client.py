@@ -22,6 +22,8 @@ from ccm.cloud.calls import responses
 from ccm.cloud.calls.inflight import InflightCalls
 from ccm.cloud.calls.responses import bind_method, carries_credentials, implementation_of
 from ccm.cloud.interface import Cloud
+from ccm.cloud.journal import MachineAccounts
+from ccm.cloud.machines import MachineRequest
 from ccm.cloud.operation import DECLARATIONS, ProviderCall
 
 Args = TypeVarTuple("Args")
@@ -218,6 +220,15 @@ class CloudClient:
             normalized = errors.normalize(error)
             # `normalize` may return a cause of `error`; `from error` would then form a cycle.
             raise normalized from normalized.__cause__
+
+    def account_of(self, request: MachineRequest | None) -> str:
+        """Return the account of a VM, or of load balancers (None); empty = unknown."""
+        if request is None or not self.offers(MachineAccounts):
+            return self.cloud.account
+        try:
+            return self.compute(MachineAccounts.machine_account, request)
+        except errors.CloudError:
+            return ""
 
     async def call(self, method: Callable[[Any, *Args], Awaitable[T]], *args: *Args) -> T:
         """Call a provider method, such as `Routes.list_routes`.

@@ -32,7 +32,7 @@ from ccm.cloud.interface import (
     Routes,
     Zones,
 )
-from ccm.cloud.journal import JournalParts
+from ccm.cloud.journal import JournalParts, MachineAccounts
 from ccm.cloud.machines import (
     CreationCheck,
     MachineDriver,
@@ -165,6 +165,7 @@ CAPABILITIES: Mapping[type, tuple[str, str]] = {
     UIDMigration: ("machines", "migration of UIDs"),
     CreationCheck: ("machines", "a check before creations"),
     JournalParts: ("machines", "parts of machines"),
+    MachineAccounts: ("machines", "accounts of machines"),
 }
 """Interface -> the field of `Cloud` that implements it, and the interface's name in messages."""
 
@@ -179,6 +180,7 @@ _OPTIONAL_INTERFACES = (
     UIDMigration,
     CreationCheck,
     JournalParts,
+    MachineAccounts,
 )
 """Optional interfaces: an object in a field of `Cloud` may implement these in addition."""
 

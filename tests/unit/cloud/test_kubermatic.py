@@ -771,6 +771,17 @@ async def test_creation_can_be_checked_without_one(is_native: bool, account: Acm
     assert isinstance(driver, CreationCheck)
 
 
+def test_wrapper_tells_the_account_of_a_machine_if_its_driver_does(account: AcmeCloud) -> None:
+    class Located(Native):
+        def machine_account(self, req: MachineRequest) -> str:
+            return f"account {req.provider_spec['size']}"
+
+    assert not isinstance(KubermaticDriver(Native(account), {}), cloud.MachineAccounts)
+    driver: Any = KubermaticDriver(Located(account), {})
+    assert isinstance(driver, cloud.MachineAccounts)
+    assert driver.machine_account(asking(provider_spec=sized("big"))) == "account big"
+
+
 @pytest.mark.row("kubermatic-spec-04")
 async def test_unknown_operating_system_creates_nothing(account: AcmeCloud) -> None:
     """Whatever the driver accepts."""
