@@ -17,10 +17,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ccm.base.flags import Flag, FlagSection, flags_of
-from ccm.doctor import ExaminationError
+from ccm.doctor import CHECK_LIMIT_S, ExaminationError
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from ccm.app.options import Options
+    from ccm.doctor.case import Case
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -180,6 +183,35 @@ def _logging_at(verbosity: int) -> Iterator[None]:
             yield
         finally:
             log.setup()
+
+
+@contextlib.asynccontextmanager
+async def open_case(
+    request: ParsedCommand, environ: Mapping[str, str], limit_s: float = CHECK_LIMIT_S
+) -> AsyncIterator[Case]:
+    """Yield the case of a subcommand, and close it at the end.
+
+    Args:
+        request: the command line.
+        environ: environment variables, for the kubeconfig and exec plugins.
+        limit_s: time limit of one request in seconds.
+
+    Raises:
+        ExaminationError: a request to the API server or the cloud failed in the block.
+    """
+    from ccm.base import redact
+    from ccm.cloud.errors import CloudError
+    from ccm.doctor.case import Case
+    from ccm.kube.errors import KubeError
+
+    case = Case(options=request.options, environ=environ, limit_s=limit_s)
+    try:
+        yield case
+    except (CloudError, KubeError) as error:
+        where = case.cluster.server if isinstance(error, KubeError) else type(error).__name__
+        raise ExaminationError(redact.mask_text(f"{where}: {error}")) from error
+    finally:
+        await case.exit_stack.aclose()
 
 
 def show(out: TextIO, lines: Iterable[str]) -> None:

@@ -15,7 +15,7 @@ from ccm.base.flags import FlagSection
 from ccm.base.parsing import parse_digits
 from ccm.cli import command
 from ccm.cli.command import EXIT_OK, ParsedCommand
-from ccm.doctor import CHECK_LIMIT_S, ExaminationError
+from ccm.doctor import CHECK_LIMIT_S
 from ccm.gardener.names import GROUP as GARDENER
 from ccm.kubermatic.names import GROUP as KUBERMATIC
 
@@ -187,23 +187,15 @@ async def explain_object(
     Raises:
         ExaminationError: the kubeconfig is unusable, or a request to the API server failed.
     """
-    from ccm.base import redact
     from ccm.doctor import explain, explain_facts, reach
-    from ccm.doctor.case import Case
-    from ccm.kube.errors import KubeError
 
     own, (word, name) = request.own_flags, request.arguments
     kind, group = kind_of(word)
-    case = Case(options=request.options, environ=environ, limit_s=own["timeout"].total_seconds())
-    try:
+    async with command.open_case(request, environ, own["timeout"].total_seconds()) as case:
         await reach.connect(case)
         subject = await explain_facts.gather_facts(
             case, kind, name, own["address"], trust_of(own), group=group
         )
-    except KubeError as error:
-        raise ExaminationError(redact.mask_text(f"{case.cluster.server}: {error}")) from error
-    finally:
-        await case.exit_stack.aclose()
     verdict = explain.find_cause(subject)
     if own["output"] == "json":
         command.show_json(out, explain.document(subject, verdict))

@@ -107,25 +107,18 @@ async def show_or_change(
         ExaminationError: a request failed, the MachineDeployment does not permit the action, or the
             rollout is stuck or not complete in time.
     """
-    from ccm.base import redact
     from ccm.doctor import reach
-    from ccm.doctor.case import Case
-    from ccm.kube.errors import KubeError
     from ccm.machines.rolloutstatus import RolloutRequestError
 
-    case = Case(options=request.options, environ=environ, limit_s=_REQUEST_S)
     action, _, group = parse_target(request.arguments)
-    try:
+    carry_out = _status if action == "status" else _change_rollout
+    async with command.open_case(request, environ, _REQUEST_S) as case:
         await reach.connect(case)
         codec = (await reach.find_machine_api(case.client, _KIND, group)).codec
-        carry_out = _status if action == "status" else _change_rollout
-        return await carry_out(case.client, codec, request, out)
-    except RolloutRequestError as error:
-        raise ExaminationError(str(error)) from error
-    except KubeError as error:
-        raise ExaminationError(redact.mask_text(f"{case.cluster.server}: {error}")) from error
-    finally:
-        await case.exit_stack.aclose()
+        try:
+            return await carry_out(case.client, codec, request, out)
+        except RolloutRequestError as error:
+            raise ExaminationError(str(error)) from error
 
 
 async def _status(client: Client, codec: Codec, request: ParsedCommand, out: TextIO) -> int:
