@@ -11,21 +11,24 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from contextvars import copy_context
+from functools import partial
 
-from ccm.app.journalaccess import ClusterAccess, explained_kind
-from ccm.app.journalchanges import JournalChanges, RefusedChange
+from ccm.app.clients import remote_kubeconfigs
+from ccm.app.journalaccess import ClusterAccess, cluster_of, explained_kind
+from ccm.app.journalchanges import JournalChanges
 from ccm.app.options import Options
 from ccm.app.persistence import PersistenceStores
 from ccm.base import log
 from ccm.base.backoff import jittered
 from ccm.base.tasks import NamedTaskGroup
 from ccm.cloud.calls.client import CloudClient
+from ccm.controllers.service.manifest import MANIFEST as SERVICE
 from ccm.model import names
 from ccm.model.names import NORMAL, WARNING
 from ccm.persistence.journal import Journal, PageStore
 from ccm.runtime.controller import wait_for_sync
 from ccm.runtime.journal import CallJournal
-from ccm.runtime.journal_report import JournalChange, JournalResponse, ReportedOrphan, by_age
+from ccm.runtime.journal_report import JournalChange, JournalResponse, by_age
 from ccm.runtime.manifest import ControllerContext
 from ccm.runtime.orphans import OrphanSearch, SearchSettings, describe, report_text
 
@@ -69,7 +72,11 @@ class DaemonJournal:
         self._search: OrphanSearch | None = None
         self._start: Callable[[JournalChange], asyncio.Task[JournalResponse]] | None = None
         self.journal = Journal(writer=stores.writer, on_change=self._on_change)
-        self.calls = CallJournal(self.journal, blocks=stores.when_unavailable == "block")
+        self.calls = CallJournal(
+            self.journal,
+            blocks=stores.when_unavailable == "block",
+            cluster_of=partial(cluster_of, roles=remote_kubeconfigs(options)),
+        )
         stores.on_open = self._load
 
     @asynccontextmanager
@@ -88,7 +95,7 @@ class DaemonJournal:
         search = self._search = OrphanSearch(
             journal=journal,
             settings=self._settings,
-            read_owner=access.owners.uid,
+            read_owner=access.owner_uid,
             is_cached=access.is_cached,
             access=access.access_to,
             record_event=self._record_event,
@@ -96,17 +103,16 @@ class DaemonJournal:
         )
         changes = JournalChanges(
             journal=journal,
-            owners=access.owners,
+            api=context.client(SERVICE.client),
             client=context.cloud_client,
             listed=access.listed,
+            changing=search.changing,
         )
         await self._loaded.wait()
         async with NamedTaskGroup() as group:
             leader = copy_context()  # with the guard of the Lease, which HTTP requests lack
             self._start = lambda change: leader.run(
-                group.start,
-                self._carry_out(changes, change, search.changing),
-                name="journal-change",
+                group.start, changes.execute(change), name="journal-change"
             )
             try:
                 await asyncio.sleep(START_S)
@@ -117,16 +123,16 @@ class DaemonJournal:
 
     def read(self) -> JournalResponse:
         """Return all entries, and the orphans of the last search."""
-        entries, search = self.journal.entries, self._search
-        orphans = search.orphans.items() if search is not None else ()
+        journal, orphans = self.journal, self._search.orphans if self._search is not None else {}
         return JournalResponse(
-            fault="" if self.journal.is_open else NOT_LOADED,
-            entries=by_age(entries.values()),
-            orphans=[
-                ReportedOrphan(name=name, text=report_text(orphan))
-                for name, orphan in sorted(orphans)
-                if name in entries
-            ],
+            fault="" if journal.is_open else NOT_LOADED,
+            down=journal.fault,
+            entries=by_age(journal.entries.values()),
+            orphans={
+                name: report_text(orphan)
+                for name, orphan in sorted(orphans.items())
+                if name in journal.entries
+            },
         )
 
     async def change(self, change: JournalChange) -> JournalResponse:
@@ -168,27 +174,6 @@ class DaemonJournal:
             except Exception as error:  # noqa: BLE001 - the journal must not end the controllers
                 log.logger("journal").error("orphan search failed unexpectedly", exc_info=error)
             await asyncio.sleep(jittered(self._period_s, JITTER, rng))
-
-    async def _carry_out(
-        self, changes: JournalChanges, change: JournalChange, changing: asyncio.Lock
-    ) -> JournalResponse:
-        logger = log.logger("journal")
-        async with changing:
-            try:
-                done = await changes.execute(change)
-            except RefusedChange as error:
-                return JournalResponse(fault=str(error))
-            except Exception as error:
-                logger.error("journal change failed unexpectedly", exc_info=error)
-                return JournalResponse(fault=f"unexpected {type(error).__name__}; see the log")
-            logger.info(
-                "journal changed",
-                action=change.action,
-                name=change.name,
-                owner=change.owner,
-                dry_run=change.dry_run,
-            )
-            return JournalResponse(done=done)
 
     def _on_change(self, is_up: bool, reason: str) -> None:
         if is_up:

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from ccm.app.journalaccess import OwnerLookup
-from ccm.base import redact
+from ccm.base import log, redact
 from ccm.cloud.calls.client import CloudClient
-from ccm.cloud.errors import CloudError
+from ccm.cloud.errors import CloudError, FailedPrecondition
 from ccm.cloud.interface import LoadBalancerTransfer
 from ccm.controllers.service.listing import described_service
-from ccm.kube.errors import KubeError
+from ccm.kube.client import Client
+from ccm.kube.errors import KubeError, NotFound
+from ccm.kube.resources import SERVICES
 from ccm.model import Service
 from ccm.persistence.errors import PersistenceError
 from ccm.persistence.journal import EntryState, Journal, JournalEntry
 from ccm.runtime.journal import LOAD_BALANCER, balancer_entry
-from ccm.runtime.journal_report import ADOPT, DROP, REBUILD, JournalChange
+from ccm.runtime.journal_report import ADOPT, DROP, REBUILD, JournalChange, JournalResponse
 from ccm.runtime.orphans import describe, describe_owner
 
 BATCH = 256
 """Maximum entries that a rebuild writes at once, so that each batch is durable in time."""
-
-
-class RefusedChange(Exception):
-    """A change was not carried out; the message says why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,73 +33,85 @@ class JournalChanges:
 
     Attributes:
         journal: the journal.
-        owners: reads owners.
+        api: client of the API server, to read Services.
         client: client for cloud calls.
         listed: yields an entry for each resource that the cloud lists; None: it cannot be listed.
+        changing: held during each change.
     """
 
     journal: Journal
-    owners: OwnerLookup
+    api: Client
     client: CloudClient
     listed: Callable[[], AsyncIterator[Sequence[JournalEntry]]] | None = None
+    changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def execute(self, change: JournalChange) -> list[str]:
-        """Carry out a change, and return what was done. May be repeated after an error.
+    async def execute(self, change: JournalChange) -> JournalResponse:
+        """Carry out a change; after a fault, it may be repeated."""
+        logger = log.logger("journal")
+        try:
+            async with self.changing:
+                done = await self._execute(change)
+        except (CloudError, KubeError, PersistenceError) as error:
+            return JournalResponse(fault=redact.mask_text(str(error)))
+        except Exception as error:
+            logger.error("journal change failed unexpectedly", exc_info=error)
+            return JournalResponse(fault=f"unexpected {type(error).__name__}; see the log")
+        logger.info(
+            "journal changed",
+            action=change.action,
+            name=change.name,
+            owner=change.owner,
+            dry_run=change.dry_run,
+        )
+        return JournalResponse(done=done)
 
-        Raises:
-            RefusedChange: the change is not possible, or failed.
-        """
+    async def _execute(self, change: JournalChange) -> list[str]:
         actions = {DROP: self._drop, ADOPT: self._adopt, REBUILD: self._rebuild}
         if change.action not in actions:
-            raise RefusedChange(f"action {change.action!r} must be one of {', '.join(actions)}")
+            raise FailedPrecondition(
+                f"action {change.action!r} must be one of {', '.join(actions)}"
+            )
         if change.action != REBUILD and change.name not in self.journal.entries:
-            raise RefusedChange(f"there is no entry {change.name}; kube-ccm journal list shows all")
-        try:
-            return await actions[change.action](change)
-        except (CloudError, KubeError, PersistenceError) as error:
-            raise RefusedChange(redact.mask_text(str(error))) from error
+            raise FailedPrecondition(f"there is no entry {change.name}; see kube-ccm journal list")
+        return await actions[change.action](change)
 
     async def _drop(self, change: JournalChange) -> list[str]:
         entry = self.journal.entries[change.name]
         if not change.dry_run:
-            await self.journal.drop([entry.name])
+            await self.journal.put(drop=[entry.name])
         return [f"{entry.name} dropped; {describe(entry)} was not changed"]
 
     async def _adopt(self, change: JournalChange) -> list[str]:
-        entry = self.journal.entries[change.name]
-        former, (namespace, _, name) = entry.owner, change.owner.rpartition("/")
+        entry, client = self.journal.entries[change.name], self.client
         if entry.resource != LOAD_BALANCER:
             # A VM keeps the UID of its former owner: a deletion of the new one would not find it.
-            raise RefusedChange(
+            raise FailedPrecondition(
                 f"{describe(entry)} is no load balancer, and keeps its owner; delete it in the "
                 "cloud, or keep it and drop the entry"
             )
-        if change.kind != former.kind.lower():
-            raise RefusedChange(f"the new owner must be a {former.kind}, like the former one")
-        heir = await self.owners.get(replace(former, namespace=namespace, name=name))
-        if not isinstance(heir, Service) or heir.is_deleting:
-            raise RefusedChange(f"{former.kind} {change.owner} does not exist, or is being deleted")
-        if await self.owners.uid(former) == former.uid:
-            raise RefusedChange(f"{describe(entry)} still has its owner {describe_owner(entry)}")
-        client, method = self.client, LoadBalancerTransfer.transfer_load_balancer
-        if entry.provider != client.name or not client.offers(LoadBalancerTransfer):
-            raise RefusedChange(
-                f"provider {client.name} cannot give {describe(entry)} to another Service; delete "
-                "it in the cloud, or keep it and drop the entry"
+        heir = await self._service(change.owner)
+        if heir is None or heir.is_deleting:
+            raise FailedPrecondition(f"Service {change.owner} does not exist, or is being deleted")
+        former = await self._service(f"{entry.owner.namespace}/{entry.owner.name}")
+        if former is not None and former.uid == entry.owner.uid:
+            raise FailedPrecondition(f"{describe(entry)} still has its owner {former.key}")
+        is_ours = entry.provider == client.name and entry.may_be_in(client.cloud.account)
+        if not (is_ours and client.offers(LoadBalancerTransfer)):
+            raise FailedPrecondition(
+                f"provider {client.name}, with its present account, cannot give {describe(entry)} "
+                "to another Service; delete it in the cloud, or keep it and drop the entry"
             )
-        new = balancer_entry(client, heir)
+        new, method = balancer_entry(client, heir), LoadBalancerTransfer.transfer_load_balancer
         if not change.dry_run:
             # The intent is durable before the change, as for a creation.
             await self.journal.put(new)
             await client.call(method, client.cluster_name, described_service(entry), heir)
-            created = replace(new, state=EntryState.CREATED, resource_id=new.intended_name)
-            await self.journal.put(created)
-            await self.journal.drop([entry.name])
+            await self.journal.put(replace(new, state=EntryState.CREATED), drop=[entry.name])
         return [f"{describe(entry)} now belongs to {describe_owner(new)}, entry {new.name}"]
 
     async def _rebuild(self, change: JournalChange) -> list[str]:
         if self.listed is None:
-            raise RefusedChange("only a running daemon can list the resources; omit --offline")
+            raise FailedPrecondition("only a daemon can list the resources; omit --offline")
         known, added = self.journal.entries, list[JournalEntry]()
         async for entries in self.listed():
             for entry in entries:
@@ -111,3 +121,10 @@ class JournalChanges:
             await self.journal.put(*added[first : first + BATCH])
         lines = [f"{one.name} added: {describe(one)} of {describe_owner(one)}" for one in added]
         return lines or ["every listed resource has an entry already"]
+
+    async def _service(self, key: str) -> Service | None:
+        namespace, _, name = key.rpartition("/")
+        try:
+            return await self.api.resource(SERVICES).get(name, namespace=namespace)
+        except NotFound:
+            return None

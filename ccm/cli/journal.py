@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ccm.base.flags import FlagSection
@@ -21,8 +22,8 @@ _INTRODUCTION = """\
 Shows the daemon's journal: each load balancer and VM that it created, with its owner and its state
 (Intent, Created, Deleting, Removed). The daemon keeps a journal with --journal=report or delete.
 
-Usage: kube-ccm journal list [--watch] [-o table|json]
-       kube-ccm journal show NAME [-o table|json]
+Usage: kube-ccm journal list [--watch | -o json]
+       kube-ccm journal show NAME [-o json]
        kube-ccm journal drop NAME [--dry-run]
        kube-ccm journal adopt NAME service NAMESPACE/NAME [--dry-run]
        kube-ccm journal rebuild [--dry-run]
@@ -58,7 +59,6 @@ ACTIONS = {
 _ARGUMENTS = {"show": "NAME", "drop": "NAME", "adopt": "NAME service NAMESPACE/NAME"}
 _CHANGES = ("drop", "adopt", "rebuild")
 _WATCH_S = 2.0
-_UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 _HEAD = ("NAME", "AGE", "KIND", "OWNER", "STATE", "LAST ERROR")
 _SECTION = FlagSection(NAME, ours=True)
 
@@ -75,11 +75,14 @@ class _Own(explain.ConnectionFlags):
 
 def _faults(words: Sequence[str], own: Mapping[str, Any]) -> Iterator[str]:
     action, *rest = words or ("",)
-    if action not in ACTIONS or len(rest) != len(_ARGUMENTS.get(action, "").split()):
+    is_complete = len(rest) == len(_ARGUMENTS.get(action, "").split())
+    if action == "adopt" and is_complete:
+        is_complete = explain.kind_of(rest[1])[0] == "service"
+    if action not in ACTIONS or not is_complete:
         usages = (f"{name} {_ARGUMENTS.get(name, '')}".rstrip() for name in ACTIONS)
         yield f"expected {', or '.join(usages)}; got {' '.join(words) or 'nothing'!r}"
-    if own["watch"] and (action != "list" or own["offline"]):
-        yield "--watch needs list without --offline"
+    if own["watch"] and (action != "list" or own["offline"] or own["output"] == "json"):
+        yield "--watch needs list, and neither --offline nor -o json"
     if own["dry-run"] and action not in _CHANGES:
         yield f"--dry-run needs {', '.join(_CHANGES)}"
     yield from explain.address_faults(own)
@@ -93,74 +96,61 @@ async def show_or_change(
     Raises:
         ExaminationError: a request failed, or the daemon refused it.
     """
-    from ccm.base import redact
     from ccm.doctor import journal, reach
-    from ccm.doctor.case import Case
-    from ccm.kube.errors import KubeError
     from ccm.runtime.journal_report import JournalChange
 
     own, (action, *words) = request.own_flags, request.arguments
-    name, kind, owner = (*words, "", "", "")[:3]
-    change = JournalChange(
-        action=action,
-        name=name,
-        kind=explain.kind_of(kind)[0],
-        owner=owner,
-        dry_run=own["dry-run"],
-    )
-    case = Case(options=request.options, environ=environ, limit_s=own["timeout"].total_seconds())
-    try:
+    name, _, owner = (*words, "", "", "")[:3]
+    change = JournalChange(action=action, name=name, owner=owner, dry_run=own["dry-run"])
+    async with command.open_case(request, environ, own["timeout"].total_seconds()) as case:
         await reach.connect(case)
+        exchange: Exchange = partial(
+            journal.ask, case, address=own["address"], trust=explain.trust_of(own)
+        )
         if own["offline"]:
             exchange = await journal.open_offline(case, action if action in _CHANGES else "")
-        else:
-            exchange = journal.asking(case, own["address"], explain.trust_of(own))
         if action in _CHANGES:
             prefix = "would be done: " if own["dry-run"] else ""
             done = (await exchange(change)).done
             command.show(out, [f"{prefix}{line}" for line in done])
         else:
             await _show(exchange, name, out, json=own["output"] == "json", watch=own["watch"])
-    except KubeError as error:
-        raise ExaminationError(redact.mask_text(f"{case.cluster.server}: {error}")) from error
-    finally:
-        await case.exit_stack.aclose()
     return EXIT_OK
 
 
 async def _show(exchange: Exchange, name: str, out: TextIO, *, json: bool, watch: bool) -> None:
     """Show all entries or the one of a name; with `watch`, show changed entries until cancelled."""
-    shown: Mapping[str, JournalEntry] | None = None
-    while True:
-        response = await exchange(None)
-        entries = {one.name: one for one in response.entries if name in ("", one.name)}
-        texts = {orphan.name: orphan.text for orphan in response.orphans}
-        changed = [one for one in entries.values() if (shown or {}).get(one.name) != one]
-        if name and not entries:
-            raise ExaminationError(f"there is no entry {name}; kube-ccm journal list shows all")
-        if json and (changed or shown is None):
-            command.show_json(out, entries[name] if name else response)
-        elif name:
-            command.show(out, _fields(entries[name], texts.get(name, "")))
-        else:
-            _, *lines = table = [*command.table(_HEAD, [_row(one, texts) for one in changed])]
-            command.show(out, table if shown is None else lines)
-        if not watch:
-            return
-        shown = entries
+    response = await exchange(None)
+    entries = {entry.name: entry for entry in response.entries}
+    if name and name not in entries:
+        raise ExaminationError(f"there is no entry {name}; see kube-ccm journal list")
+    if json:
+        command.show_json(out, entries[name] if name else response)
+        return
+    if response.down:
+        command.show(out, [f"the journal cannot be written: {response.down}"])
+    if name:
+        command.show(out, _fields(entries[name], response.orphans.get(name, "")))
+        return
+    rows = [_row(entry, response.orphans) for entry in response.entries]
+    command.show(out, command.table(_HEAD, rows))
+    while watch:
         await asyncio.sleep(_WATCH_S)
+        shown, response = entries, await exchange(None)
+        entries = {entry.name: entry for entry in response.entries}
+        changed = [entry for key, entry in entries.items() if shown.get(key) != entry]
+        _, *lines = command.table(_HEAD, [_row(entry, response.orphans) for entry in changed])
+        command.show(out, lines)
 
 
 def _row(entry: JournalEntry, orphans: Mapping[str, str]) -> tuple[str, ...]:
     from ccm.base import clock
+    from ccm.doctor.explain import span
     from ccm.model.times import parse_optional_time
     from ccm.runtime.orphans import describe_owner
 
-    age, created = "unknown", parse_optional_time(entry.created_at)
-    if created is not None:
-        seconds = max(0, int((clock.now() - created).total_seconds()))
-        size, unit = next((pair for pair in _UNITS if seconds >= 2 * pair[0]), _UNITS[-1])
-        age = f"{seconds // size}{unit}"
+    created = parse_optional_time(entry.created_at)
+    age = "unknown" if created is None else span((clock.now() - created).total_seconds())
     state = f"{entry.state.value}, orphan" if entry.name in orphans else entry.state.value
     return entry.name, age, entry.resource, describe_owner(entry), state, entry.last_error
 

@@ -68,15 +68,10 @@ async def show_or_delete(
             cluster.
     """
     from ccm.app.options.generic import JOURNAL_OFF
-    from ccm.base import redact
-    from ccm.cloud.errors import CloudError
     from ccm.cloud.interface import LoadBalancerDigests
-    from ccm.doctor.case import Case
-    from ccm.kube.errors import KubeError
 
-    case = Case(options=request.options, environ=environ)
     name = request.own_flags["delete"]
-    try:
+    async with command.open_case(request, environ) as case:
         handle, lines = await _opened(case), list[str]()
         orphans: Sequence[LoadBalancerRecord] = ()
         if handle.offers(LoadBalancerDigests):
@@ -96,10 +91,6 @@ async def show_or_delete(
                 lines = ["every load balancer of this cluster belongs to a Service"]
             lines += await _journal_lines(case)
         command.show(out, lines)
-    except (CloudError, KubeError) as error:
-        raise ExaminationError(redact.mask_text(f"{type(error).__name__}: {error}")) from error
-    finally:
-        await case.exit_stack.aclose()
     return EXIT_OK
 
 
@@ -123,12 +114,8 @@ async def _journal_lines(case: Case) -> Sequence[str]:
 
     if case.options.journal == JOURNAL_OFF:
         return ()
-    try:
-        response = await journal.asking(case)(None)
-    except ExaminationError as error:
-        return (f"journal: the leader was not asked: {error}",)
-    lines = [f"{orphan.name}  {orphan.text}" for orphan in response.orphans]
-    return lines or ("every resource in the journal has an owner",)
+    finding = await journal.check(case)
+    return finding.details or (f"journal: {finding.message}",)
 
 
 async def _orphans(case: Case, handle: CloudClient) -> Sequence[LoadBalancerRecord]:

@@ -238,7 +238,7 @@ def _of_controllers(subject: ObjectFacts) -> Explanation | None:
     for account in _accounts(subject):
         if (lasts_s := account.in_work_s or 0.0) >= SLOW_S:
             return Explanation(
-                cause=f"{state(subject)}: reconciling for {_span(lasts_s)}: a call to the cloud or "
+                cause=f"{state(subject)}: reconciling for {span(lasts_s)}: a call to the cloud or "
                 "the API server is slow or rate-limited",
                 advice=("check the cloud and the API server; a call that times out is retried",),
             )
@@ -327,7 +327,7 @@ def _then(account: ControllerStatus) -> str:
         return "; reconciling now"
     if account.next_s is None:
         return "; next try when the object changes"
-    return f"; next try in {_span(account.next_s)}" if account.next_s else "; next try now"
+    return f"; next try in {span(account.next_s)}" if account.next_s else "; next try now"
 
 
 def _accounts(subject: ObjectFacts) -> Sequence[ControllerStatus]:
@@ -384,22 +384,25 @@ def _account(account: ControllerStatus) -> Iterator[str]:
         yield f"plan: {account.plan}"
     if (last := account.last) is not None:
         failed = f"{last.kind}: {last.text}" if last.kind else ""
-        lasts = f", failing for {_span(last.since_s)}" if failed and last.since_s >= 1 else ""
+        lasts = f", failing for {span(last.since_s)}" if failed and last.since_s >= 1 else ""
         outcome = failed or ("not ready yet" if last.not_yet else "succeeded")
         yield f"last reconcile: {_ago(last.ago_s)}, {outcome}{lasts}"
     if account.in_work_s is not None:
-        yield f"reconciling for {_span(account.in_work_s)}"
+        yield f"reconciling for {span(account.in_work_s)}"
     elif account.next_s is not None:
-        yield f"next reconcile: {f'in {_span(account.next_s)}' if account.next_s else 'now'}"
+        yield f"next reconcile: {f'in {span(account.next_s)}' if account.next_s else 'now'}"
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
+    """Return a duration with one unit, such as `20 s`, `5 min` or `3 d`."""
     if seconds < 0.95:
         return f"{1000 * seconds:.0f} ms"
     if seconds < 119.5:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.0f} d"
 
 
 def _ago(seconds: float) -> str:
-    return f"{_span(seconds)} ago" if seconds >= 1 else "just now"
+    return f"{span(seconds)} ago" if seconds >= 1 else "just now"

@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from ccm.app.journalaccess import OwnerLookup
-from ccm.app.journalchanges import JournalChanges, RefusedChange
+from ccm.app.journalchanges import JournalChanges
 from ccm.app.provider import Misconfigured
 from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.interface import Cloud
@@ -20,9 +19,6 @@ from ccm.persistence.journal import Journal
 from ccm.runtime.journal_report import ADOPT, JournalChange, JournalResponse, by_age
 from ccm.runtime.object_status import JOURNAL_PATH
 
-KEPT_S, KEPT = 1e9, 10**9
-"""Age and number of removed entries that an offline command keeps: it deletes none by itself."""
-
 SYSTEM_TRUST = TlsSettings()
 
 Exchange = Callable[[JournalChange | None], Awaitable[JournalResponse]]
@@ -31,22 +27,26 @@ Exchange = Callable[[JournalChange | None], Awaitable[JournalResponse]]
 It raises ExaminationError if no daemon responded, or if the request was refused."""
 
 
-def asking(case: Case, address: str = "", trust: TlsSettings = SYSTEM_TRUST) -> Exchange:
-    """Return a function that asks the leader, or the daemon at an address."""
+async def ask(
+    case: Case,
+    change: JournalChange | None = None,
+    *,
+    address: str = "",
+    trust: TlsSettings = SYSTEM_TRUST,
+) -> JournalResponse:
+    """Send a change to the leader, or to the daemon at an address; None = read the journal.
 
-    async def exchange(change: JournalChange | None) -> JournalResponse:
-        body = None if change is None else msgspec.json.encode(change)
-        request = explain_facts.DaemonRequest(
-            path=JOURNAL_PATH, response=JournalResponse, body=body
-        )
-        answer = await explain_facts.ask_daemon(case, request, address, trust)
-        if isinstance(answer, NoAnswer):
-            raise ExaminationError(f"{answer.why}; {answer.advice}")
-        if answer.fault or not answer.leads:
-            raise ExaminationError(answer.fault or "the queried daemon does not lead")
-        return answer
-
-    return exchange
+    Raises:
+        ExaminationError: no daemon responded, or the request was refused.
+    """
+    body = None if change is None else msgspec.json.encode(change)
+    request = explain_facts.DaemonRequest(path=JOURNAL_PATH, response=JournalResponse, body=body)
+    answer = await explain_facts.ask_daemon(case, request, address, trust)
+    if isinstance(answer, NoAnswer):
+        raise ExaminationError(f"{answer.why}; {answer.advice}")
+    if answer.fault or not answer.leads:
+        raise ExaminationError(answer.fault or "the queried daemon does not lead")
+    return answer
 
 
 async def open_offline(case: Case, action: str) -> Exchange:
@@ -74,24 +74,21 @@ async def open_offline(case: Case, action: str) -> Exchange:
         await stores.objects.tried.wait()
         if stores.objects.fault:
             raise ExaminationError(stores.objects.fault)
-        journal = Journal(writer=stores.writer, keep_removed_s=KEPT_S, max_removed=KEPT)
+        journal = Journal(writer=stores.writer)
         case.exit_stack.push_async_callback(journal.close)
         await journal.open(stores.objects.provider, stores.objects.instance)
     except (Misconfigured, PersistenceError) as error:
         raise ExaminationError(str(error)) from error
-    changes = JournalChanges(
-        journal=journal,
-        owners=OwnerLookup(lambda _role, _account: case.client),
-        client=CloudClient(cloud, cluster_name=case.options.cluster_name),
-    )
+    client = CloudClient(cloud, cluster_name=case.options.cluster_name)
+    changes = JournalChanges(journal=journal, api=case.client, client=client)
 
     async def exchange(change: JournalChange | None) -> JournalResponse:
         if change is None:
             return JournalResponse(entries=by_age(journal.entries.values()))
-        try:
-            return JournalResponse(done=await changes.execute(change))
-        except RefusedChange as error:
-            raise ExaminationError(str(error)) from error
+        response = await changes.execute(change)
+        if response.fault:
+            raise ExaminationError(response.fault)
+        return response
 
     return exchange
 
@@ -99,7 +96,7 @@ async def open_offline(case: Case, action: str) -> Exchange:
 async def check(case: Case) -> CheckFinding:
     """Report the orphans that the leader has found with the journal."""
     try:
-        response = await asking(case)(None)
+        response = await ask(case)
     except ExaminationError as error:
         return skip(f"the leader was not asked: {error}")
     held = count(len(response.entries), "entry", "entries")
@@ -108,5 +105,5 @@ async def check(case: Case) -> CheckFinding:
     return warn(
         f"{held}, {count(len(response.orphans), 'orphan')}",
         "see the text of each; kube-ccm journal show NAME has the details",
-        details=[f"{orphan.name}: {orphan.text}" for orphan in response.orphans],
+        details=[f"{name}: {text}" for name, text in response.orphans.items()],
     )

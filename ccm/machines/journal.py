@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from msgspec import structs
 
-from ccm.cloud.errors import NotFound, Unimplemented, Uninitialized
+from ccm.cloud.errors import FailedPrecondition, NotFound, Uninitialized
 from ccm.cloud.journal import JournalParts, PartRequest
 from ccm.cloud.machines import Identity, MachineDriver, MachineRequest, partial_info
-from ccm.machines.classes import ResolvedClass
 from ccm.machines.driver import SharedComponents
 from ccm.model import ObjectReference
 from ccm.persistence.journal import EntryState, JournalEntry
@@ -23,34 +23,27 @@ class MachineAccess:
     """Access to the VMs of one API group, and to their parts.
 
     After the deletion of a MachineClass or of its Secret, nothing can be looked up. That also holds
-    for an API group whose machines contain their provider spec themselves.
+    for an API group whose machines contain their provider spec themselves. Each method raises
+    `FailedPrecondition` then.
 
     Attributes:
         shared: components of the machine controllers of the API group.
+        cluster: `Owner.cluster` of the machines.
     """
 
     shared: SharedComponents
+    cluster: str = ""
 
     async def look(self, entry: JournalEntry) -> CloudLook:
         """See `ResourceAccess.look`."""
-        machine_class = self._class(entry)
-        if machine_class.access_faults:
-            return CloudLook(finding=Finding.UNKNOWN, text="; ".join(machine_class.access_faults))
         driver = self.shared.driver
         if entry.resource != SERVER:
-            request = self._part(entry, machine_class)
-            try:
-                part = await driver.caller.call(JournalParts.find_part, request)
-            except Unimplemented:
-                text = f"the machine driver cannot look up a {entry.resource}"
-                return CloudLook(finding=Finding.UNKNOWN, text=text)
+            part = await driver.caller.call(JournalParts.find_part, self._part(entry))
             # A driver finds parts by our markers, or by the exact name that only we gave.
             finding = Finding.ABSENT if part is None else Finding.MARKED
             return CloudLook(finding=finding, resource_id=part or "")
         try:
-            info = await driver.call(
-                MachineDriver.get_machine_status, self._server(entry, machine_class)
-            )
+            info = await driver.call(MachineDriver.get_machine_status, self._server(entry))
         except Uninitialized as error:
             info = partial_info(error)
         except NotFound:
@@ -61,11 +54,15 @@ class MachineAccess:
 
     async def delete(self, entry: JournalEntry) -> None:
         """See `ResourceAccess.delete`; raises `RetryAfter` while the cloud deletes the VM."""
-        machine_class, driver = self._class(entry), self.shared.driver
+        driver = self.shared.driver
         if entry.resource == SERVER:
-            await driver.call(MachineDriver.delete_machine, self._server(entry, machine_class))
+            await driver.call(MachineDriver.delete_machine, self._server(entry))
         else:
-            await driver.caller.call(JournalParts.delete_part, self._part(entry, machine_class))
+            await driver.caller.call(JournalParts.delete_part, self._part(entry))
+
+    def account_of(self, entry: JournalEntry) -> str:
+        """Return the account of the cloud that a lookup of an entry searches."""
+        return self.shared.driver.caller.account_of(self._server(entry))
 
     async def listed(self) -> Sequence[JournalEntry]:
         """Return an entry for each machine's VM, and for each listed VM with our marker.
@@ -76,18 +73,13 @@ class MachineAccess:
         Raises:
             CloudError: a listing failed.
         """
-        caches, kind = self.shared.caches, self.shared.caches.codec.machines
-        entries: dict[str, JournalEntry] = {}
-
-        def add(owner: ObjectReference, vm: Identity, provider_id: str) -> None:
-            entry = server_entry(self.shared.driver.caller.name, owner, vm.name, vm.pool)
-            entry = structs.replace(entry, state=EntryState.CREATED, resource_id=provider_id)
-            entries.setdefault(entry.name, entry)
-
-        for machine in caches.machines.store.list():
-            if machine.provider_id:
-                identity = caches.settings.identity(machine)
-                add(kind.reference(machine), identity, machine.provider_id)
+        caches, driver = self.shared.caches, self.shared.driver
+        caller, kind = driver.caller, caches.codec.machines
+        requests = [
+            driver.request(machine, caches.class_of(machine))
+            for machine in caches.machines.store.list()
+            if machine.provider_id
+        ]
         for machine_class in map(caches.resolve, caches.classes.store.list()):
             if machine_class.access_faults:
                 continue
@@ -102,36 +94,49 @@ class MachineAccess:
                         name=marks.name,
                         uid=marks.uid,
                     )
-                    add(owner, marks, record.info.provider_id)
+                    request = MachineRequest(
+                        identity=marks,
+                        provider_spec=machine_class.provider_spec,
+                        credentials=machine_class.credentials,
+                        provider_id=record.info.provider_id,
+                        owner=owner,
+                    )
+                    requests.append(request)
+        entries: dict[str, JournalEntry] = {}
+        for request in requests:
+            account = caller.account_of(request)
+            entry = server_entry(caller.name, account, request, cluster=self.cluster)
+            created = structs.replace(entry, state=EntryState.CREATED)
+            entries.setdefault(entry.name, created)
         return list(entries.values())
 
-    def _class(self, entry: JournalEntry) -> ResolvedClass:
-        return self.shared.caches.class_named(entry.machine_class, entry.owner.namespace)
-
-    def _identity(self, entry: JournalEntry) -> Identity:
-        return Identity(
-            cluster=self.shared.caches.settings.cluster,
-            namespace=entry.owner.namespace,
-            pool=entry.machine_class,
-            name=entry.intended_name if entry.resource == SERVER else entry.owner.name,
-            uid=entry.owner.uid,
-        )
-
-    def _server(self, entry: JournalEntry, machine_class: ResolvedClass) -> MachineRequest:
+    def _server(self, entry: JournalEntry) -> MachineRequest:
         return MachineRequest(
-            identity=self._identity(entry),
-            provider_spec=machine_class.provider_spec,
-            credentials=machine_class.credentials,
-            provider_id=entry.resource_id,
-            creation_started=True,
+            **self._fields(entry), provider_id=entry.resource_id, creation_started=True
         )
 
-    def _part(self, entry: JournalEntry, machine_class: ResolvedClass) -> PartRequest:
+    def _part(self, entry: JournalEntry) -> PartRequest:
         return PartRequest(
+            **self._fields(entry),
             kind=entry.resource,
             name=entry.intended_name,
             resource_id=entry.resource_id,
-            identity=self._identity(entry),
-            provider_spec=machine_class.provider_spec,
-            credentials=machine_class.credentials,
         )
+
+    def _fields(self, entry: JournalEntry) -> dict[str, Any]:
+        caches, owner = self.shared.caches, entry.owner
+        machine_class = caches.class_named(entry.machine_class, owner.namespace)
+        if machine_class.access_faults:
+            raise FailedPrecondition("; ".join(machine_class.access_faults))
+        identity = Identity(
+            cluster=caches.settings.cluster,
+            namespace=owner.namespace,
+            pool=entry.machine_class,
+            name=entry.intended_name if entry.resource == SERVER else owner.name,
+            uid=owner.uid,
+        )
+        return {
+            "identity": identity,
+            "provider_spec": machine_class.provider_spec,
+            "credentials": machine_class.credentials,
+        }

@@ -63,6 +63,10 @@ CLOSE_S = 5.0
 MAX_PENDING = 10_000
 """Maximum entries that wait for an unavailable store; further new entries are not recorded."""
 
+KEEP_REMOVED = timedelta(days=7)
+MAX_REMOVED = 1000
+"""Age until which removed entries are kept, and their maximum number."""
+
 MAX_ERROR = 200
 """Maximum characters of `JournalEntry.last_error`."""
 
@@ -86,14 +90,20 @@ class EntryState(StrEnum):
     """Its absence was confirmed."""
 
 
-class Owner(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Object of the cluster for which a resource was created."""
+class Owner(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """Object of the cluster for which a resource was created.
+
+    Attributes:
+        cluster: role of the cluster that stores the object, such as `control`; empty = the cluster
+            of the daemon.
+    """
 
     api_version: str
     kind: str
     namespace: str
     name: str
     uid: str
+    cluster: str = ""
 
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -103,6 +113,7 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         name: unique name, from `entry_name`.
         resource: type of resource: `loadbalancer`, `server`, or the kind of a part.
         provider: name of the provider.
+        account: account of the cloud that contains the resource; empty = unknown.
         owner: object of the cluster for which the resource was created.
         state: state of the resource.
         purpose: distinguishes parts of one owner.
@@ -123,6 +134,7 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     name: str
     resource: str
     provider: str
+    account: str = ""
     owner: Owner
     state: EntryState
     purpose: str = ""
@@ -138,10 +150,15 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     epoch: int = 0
     writer: str = ""
 
+    def may_be_in(self, account: str) -> bool:
+        """Return whether the resource is in an account of the cloud, as far as is known."""
+        return self.account in ("", account)
 
-def entry_name(resource: str, uid: str, purpose: str = "") -> str:
-    """Return the name of the entry of an owner's resource."""
-    return f"{resource}-{hashlib.sha256(f'{uid}/{purpose}'.encode()).hexdigest()[:24]}"
+
+def entry_name(resource: str, uid: str, purpose: str = "", account: str = "") -> str:
+    """Return the name of the entry of an owner's resource in one account of the cloud."""
+    key = "/".join((uid, purpose, account) if account else (uid, purpose))
+    return f"{resource}-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
 
 
 def redact_entry(entry: JournalEntry) -> JournalEntry:
@@ -198,8 +215,6 @@ class Journal:
 
     Args:
         writer: returns the identity of this process as leader.
-        keep_removed_s: seconds for which `REMOVED` entries are kept.
-        max_removed: maximum number of `REMOVED` entries.
         on_change: called with (is_up, reason) when the journal becomes unavailable or available.
 
     Attributes:
@@ -210,13 +225,9 @@ class Journal:
         self,
         *,
         writer: Callable[[], WriterIdentity],
-        keep_removed_s: float = 7 * 86400,
-        max_removed: int = 1000,
         on_change: Callable[[bool, str], None] = lambda *_: None,
     ) -> None:
         self._writer = writer
-        self._keep_removed = timedelta(seconds=keep_removed_s)
-        self._max_removed = max_removed
         self._on_change = on_change
         self._entries: dict[str, JournalEntry] = {}
         self.entries: Mapping[str, JournalEntry] = MappingProxyType(self._entries)
@@ -235,6 +246,7 @@ class Journal:
         self._changed = asyncio.Event()
         self._committed = asyncio.Event()
         self._fault: errors.PersistenceError | None = None
+        self._down_since = ""
         self._retry_at = 0.0
         self._streak = FailureStreak(policy=_RETRY)
         self._outage = log.Outage(
@@ -248,6 +260,11 @@ class Journal:
         """Whether the stored entries are loaded."""
         return self._committer is not None
 
+    @property
+    def fault(self) -> str:
+        """Why the journal cannot be written now, and since when; empty = no error is known."""
+        return "" if self._fault is None else f"{self._fault}; unavailable since {self._down_since}"
+
     def by_owner(self, uid: str) -> Sequence[JournalEntry]:
         """Return the entries of the owner with a UID."""
         return [self._entries[name] for name in sorted(self._names_of.get(uid, ()))]
@@ -258,65 +275,60 @@ class Journal:
 
     # Changes
 
-    async def put(self, *entries: JournalEntry) -> None:
-        """Record entries; they are durable when this method returns.
+    async def put(self, *entries: JournalEntry, drop: Collection[str] = ()) -> None:
+        """Record entries, and delete others; the changes are durable when this method returns.
 
         An entry that is stored already, apart from its times and writer, is not written.
 
+        Args:
+            entries: entries to record.
+            drop: names of the entries to delete.
+
         Raises:
             BackendUnavailable: the store did not confirm the write in time, or the journal was
-                unavailable before; the entries are kept, and written as soon as possible.
+                unavailable before; the changes are kept, and written as soon as possible.
             Fenced: another leader has written; nothing is recorded any more.
         """
-        await self._wait_until_durable(
-            {entry.name for entry in entries if self._change(entry.name, entry, is_urgent=True)}
-        )
+        await self._wait_until_durable(self._change(entries, drop, is_urgent=True))
 
-    def put_later(self, entry: JournalEntry) -> None:
-        """Record an entry; it is written within `FLUSH_S`, or with its page before that."""
+    def put_later(self, *entries: JournalEntry, drop: Collection[str] = ()) -> None:
+        """Change entries as `put` does; written within `FLUSH_S`, or with their page before that.
+
+        An error is not raised.
+        """
         with suppress(errors.PersistenceError):
-            self._change(entry.name, entry, is_urgent=False)
-
-    async def drop(self, names: Collection[str]) -> None:
-        """Delete entries durably. Raises the errors of `put`."""
-        await self._wait_until_durable(
-            {name for name in names if self._change(name, None, is_urgent=True)}
-        )
-
-    def forget(self, name: str) -> None:
-        """Delete an entry; the deletion is written within `FLUSH_S`."""
-        with suppress(errors.PersistenceError):
-            self._change(name, None, is_urgent=False)
+            self._change(entries, drop, is_urgent=False)
 
     def prune(self, now: datetime) -> int:
         """Delete `REMOVED` entries that are too old or too many; return their number."""
         removed = sorted(self.by_state(EntryState.REMOVED), key=lambda entry: entry.updated_at)
-        oldest = format_time(now - self._keep_removed)
-        excess = len(removed) - self._max_removed
+        oldest = format_time(now - KEEP_REMOVED)
+        excess = len(removed) - MAX_REMOVED
         pruned = [e.name for n, e in enumerate(removed) if n < excess or e.updated_at < oldest]
-        for name in pruned:
-            self.forget(name)
+        self.put_later(drop=pruned)
         return len(pruned)
 
-    def _change(self, name: str, entry: JournalEntry | None, *, is_urgent: bool) -> bool:
-        """Change or delete an entry in memory; return whether its page has to be written."""
+    def _change(
+        self, entries: Collection[JournalEntry], drop: Collection[str], *, is_urgent: bool
+    ) -> set[str]:
+        """Change entries in memory; return the names of those that have to be written."""
         if self._is_fenced:
             self._check_up()
-        old = self._entries.get(name)
-        if entry is not None:
-            entry = self._marked(entry, old)
-        if entry is not old:
-            if old is None and len(self._dirty) >= MAX_PENDING:
-                raise errors.BackendUnavailable(f"{MAX_PENDING} journal entries wait to be stored")
-            self._set(name, entry)
-            self._dirty.add(name)
-        if name not in self._dirty:
-            return False
-        self._flush_at = min(self._flush_at, _now() + FLUSH_S)
-        if is_urgent:
-            self._urgent.add(name)
-        self._changed.set()
-        return True
+        dropped: dict[str, JournalEntry | None] = dict.fromkeys(drop)
+        changes = {**dropped, **{entry.name: entry for entry in entries}}
+        for name, wanted in changes.items():
+            old = self._entries.get(name)
+            entry = None if wanted is None else self._marked(wanted, old)
+            if entry is not old:
+                if old is None and len(self._dirty) >= MAX_PENDING:
+                    raise errors.BackendUnavailable(f"{MAX_PENDING} journal entries wait")
+                self._set(name, entry)
+                self._dirty.add(name)
+        if waiting := self._dirty & changes.keys():
+            self._flush_at = min(self._flush_at, _now() + FLUSH_S)
+            self._urgent |= waiting if is_urgent else set()
+            self._changed.set()
+        return waiting
 
     def _marked(self, entry: JournalEntry, old: JournalEntry | None) -> JournalEntry:
         """Return an entry with times and writer; `old` if nothing else differs."""
@@ -351,7 +363,7 @@ class Journal:
 
     def _check_up(self) -> None:
         if self._fault is not None:
-            raise type(self._fault)(str(self._fault))
+            raise type(self._fault)(self.fault)
 
     @property
     def _is_fenced(self) -> bool:
@@ -397,7 +409,6 @@ class Journal:
                 self._set(name, entry)
                 self._dirty.discard(name)
         self._provider, self._instance, self._pages = provider, instance, pages
-        self.prune(clock.now())
         self._committer = tasks.spawn(self._commit_until_closed(), name="journal")
         self._mark_up()
         self._wake_waiters()
@@ -411,6 +422,7 @@ class Journal:
             await asyncio.wait({committer}, timeout=CLOSE_S)
             await tasks.cancel_and_join(committer)
         self._committer, self._fault = None, errors.Closed("the journal is closed")
+        self._down_since = format_time(clock.now())
         UP.set(0)
         self._wake_waiters()
 
@@ -554,8 +566,10 @@ class Journal:
         if self._is_fenced:
             return  # final: a caller whose wait ends later must not hide it
         was_up, self._fault = self._fault is None, fault
+        if was_up:
+            self._down_since = format_time(clock.now())
         UP.set(0)
-        self._outage.record_failure(error=str(fault))
+        self._outage.record_failure(error=str(fault), since=self._down_since)
         if _now() >= self._retry_at:
             self._retry_at = _now() + self._streak.next_delay(_now())
         if was_up:

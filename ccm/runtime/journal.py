@@ -2,19 +2,19 @@
 
 The intent is durable before a resource is created, and the ID follows within a second. A deletion
 is recorded before it begins, and the entry counts as removed once the provider confirms that
-nothing is left. So a resource costs two writes when it is created and two when it is deleted.
-Updates and reads write nothing.
+nothing is left. So a resource costs two writes when it is created and two when it is deleted. A VM
+whose machine has a new UID costs two more. Updates and reads write nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 from msgspec import json, structs
 
@@ -24,7 +24,7 @@ from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.calls.inflight import mask_user_data
 from ccm.cloud.interface import LoadBalancer
 from ccm.cloud.journal import PART_RECORDER, JournalPart
-from ccm.cloud.machines import MachineDriver, MachineInfo, MachineRequest
+from ccm.cloud.machines import MachineDriver, MachineInfo, MachineRequest, UIDMigration
 from ccm.cloud.operation import ProviderCall
 from ccm.model import ObjectReference, Service
 from ccm.persistence.errors import Fenced, PersistenceError
@@ -39,11 +39,10 @@ page of the largest entries still fits into every store."""
 
 CANCELLED = "the call was cancelled, or exceeded its deadline"
 
-_CREATIONS = (LoadBalancer.ensure_load_balancer.__name__, MachineDriver.create_machine.__name__)
-_DELETIONS = (
-    LoadBalancer.ensure_load_balancer_deleted.__name__,
-    MachineDriver.delete_machine.__name__,
-)
+_ENSURE, _REMOVE = LoadBalancer.ensure_load_balancer, LoadBalancer.ensure_load_balancer_deleted
+_CREATE, _DELETE = MachineDriver.create_machine, MachineDriver.delete_machine
+_CREATIONS = {method.__name__ for method in (_ENSURE, _CREATE, UIDMigration.migrate_uid)}
+_DELETIONS = {method.__name__ for method in (_REMOVE, _DELETE)}
 
 
 class CallJournal:
@@ -55,11 +54,19 @@ class CallJournal:
     Args:
         journal: the journal; may be opened later.
         blocks: whether nothing is created without a durable record.
+        cluster_of: returns `Owner.cluster` for the API version of a machine.
     """
 
-    def __init__(self, journal: Journal, *, blocks: bool = False) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        *,
+        blocks: bool = False,
+        cluster_of: Callable[[str], str] = lambda _api_version: "",
+    ) -> None:
         self.journal = journal
         self._blocks = blocks
+        self._cluster_of = cluster_of
         self._active: Counter[str] = Counter()
 
     def is_active(self, entry: JournalEntry) -> bool:
@@ -71,19 +78,11 @@ class CallJournal:
         self, client: CloudClient, call: ProviderCall
     ) -> AsyncIterator[Callable[[object], None]]:
         """See `CallRecorder.recording`."""
-        recording: _Creation | _Deletion
-        if call.verb in _CREATIONS and (entry := _new_entry(client, call)) is not None:
-            recording = _Creation(self, entry)
-            PART_RECORDER.set(recording.part)  # each call has a task of its own
-            uid = entry.owner.uid
-        elif call.verb in _DELETIONS:
-            uid = _deleted_uid(call)
-            is_server = call.verb == MachineDriver.delete_machine.__name__
-            recording = _Deletion(self, uid, is_server=is_server)
-        else:
+        recording = self._recording_of(client, call)
+        if recording is None:
             yield lambda _answer: None
             return
-        self._active[uid] += 1
+        self._active[call.subject] += 1
         try:
             await recording.begin()
             try:
@@ -91,10 +90,12 @@ class CallJournal:
             except BaseException as error:
                 fault = errors.normalize(error)
                 mask_user_data(fault, call)
-                recording.fail(fault, is_cancelled=isinstance(error, asyncio.CancelledError))
+                if not isinstance(fault, errors.RetryAfter):
+                    is_cancelled = isinstance(error, asyncio.CancelledError)
+                    recording.fail(fault, CANCELLED if is_cancelled else str(fault))
                 raise
         finally:
-            self._active[uid] -= 1
+            self._active[call.subject] -= 1
             self._active += Counter()  # removes zeros
 
     async def store(self, *entries: JournalEntry, creates: str = "") -> None:
@@ -126,73 +127,120 @@ class CallJournal:
             structs.replace(entry, attempts=attempts, last_error=last_error, **fields)
         )
 
+    def _recording_of(
+        self, client: CloudClient, call: ProviderCall
+    ) -> _Creation | _Deletion | None:
+        """Return the recording of a call; None = nothing is recorded."""
+        arguments: Mapping[str, Any] = call.arguments
+        request: MachineRequest | None = arguments.get("req")
+        if call.verb in _DELETIONS:
+            account, is_server = client.account_of(request), request is not None
+            return _Deletion(self, call.subject, account, is_server=is_server)
+        if call.verb not in _CREATIONS:
+            return None
+        if request is None:
+            service: Service = arguments["service"]
+            # An address in the status: the load balancer was created before.
+            entry, exists = balancer_entry(client, service), bool(service.ingress)
+        elif (owner := request.owner) is None:
+            return None  # no object of the cluster owns the VM
+        else:
+            account, cluster = client.account_of(request), self._cluster_of(owner.api_version)
+            entry = server_entry(client.name, account, request, cluster=cluster)
+            exists = call.verb != _CREATE.__name__
+        creation = _Creation(self, entry, exists, former=arguments.get("former", ""))
+        PART_RECORDER.set(creation.part)  # each call has a task of its own
+        return creation
+
 
 @dataclass(slots=True)
 class _Deletion:
-    """Recorded deletion of all resources of an owner."""
+    """Recorded deletion of all resources of an owner.
+
+    Attributes:
+        uid: UID of the owner; another text = the owner is unknown.
+        account: account of the cloud in which the call deletes.
+        is_server: whether the call deletes a VM.
+    """
 
     calls: CallJournal
     uid: str
+    account: str
     is_server: bool
 
     async def begin(self) -> None:
         entries = [structs.replace(entry, state=EntryState.DELETING) for entry in self._existing()]
         await self.calls.store(*entries)
 
-    def end(self, _answer: object = None) -> None:
+    def end(self, _answer: object) -> None:
         # The provider confirms that all parts are gone, too.
         for entry in self._existing():
             self.calls.change(entry, state=EntryState.REMOVED)
 
-    def fail(self, fault: errors.CloudError, *, is_cancelled: bool) -> None:
+    def fail(self, fault: errors.CloudError, text: str) -> None:
+        if isinstance(fault, errors.NotFound) and self.is_server:
+            self.end(None)  # the absence is confirmed
+            return
         for entry in self._existing():
-            if isinstance(fault, errors.NotFound) and self.is_server:
-                self.calls.change(entry, state=EntryState.REMOVED)  # the absence is confirmed
-            elif not isinstance(fault, errors.RetryAfter):
-                self.calls.change(entry, last_error=CANCELLED if is_cancelled else str(fault))
+            self.calls.change(entry, last_error=text)
 
     def _existing(self) -> list[JournalEntry]:
-        entries = self.calls.journal.by_owner(self.uid) if self.uid else ()
-        return [entry for entry in entries if entry.state is not EntryState.REMOVED]
+        return [
+            entry
+            for entry in self.calls.journal.by_owner(self.uid)
+            # With credentials of another account, the provider finds nothing to delete.
+            if entry.state is not EntryState.REMOVED and entry.may_be_in(self.account)
+        ]
 
 
 @dataclass(slots=True)
 class _Creation:
-    """Recorded creation of one resource; also records its parts (`PartRecorder`)."""
+    """Recorded creation of one resource; also records its parts (`PartRecorder`).
+
+    Attributes:
+        entry: the intent.
+        exists: whether the resource was seen to exist, although the journal may lack it.
+        former: UID of a former owner from which the owner takes the VM; empty = none.
+    """
 
     calls: CallJournal
     entry: JournalEntry
+    exists: bool = False
+    former: str = ""
 
     async def begin(self) -> None:
-        entry = self._current
+        entry, exists = self._current, self.exists
         if entry.state in (EntryState.DELETING, EntryState.REMOVED):
-            entry = self.entry
+            entry, exists = self.entry, False
         if entry.state is EntryState.INTENT:
-            await self.calls.store(entry, creates=f"{entry.resource} {entry.intended_name}")
+            creates = "" if exists else f"{entry.resource} {entry.intended_name}"
+            await self.calls.store(entry, creates=creates)
 
     def created(self, resource_id: str) -> None:
         """Record that the resource exists."""
         self.calls.change(self._current, state=EntryState.CREATED, resource_id=resource_id)
 
     def end(self, answer: object) -> None:
-        known = answer.provider_id if isinstance(answer, MachineInfo) else self.entry.intended_name
-        entry = self._current
-        if entry.intended_name != self.entry.intended_name:
+        wanted, entry = self.entry, self._current
+        known = answer.provider_id if isinstance(answer, MachineInfo) else wanted.resource_id
+        if entry.intended_name != wanted.intended_name:
             # With the former annotations, the provider would look for the former name.
             entry = structs.replace(
-                entry,
-                intended_name=self.entry.intended_name,
-                annotations=self.entry.annotations,
+                entry, intended_name=wanted.intended_name, annotations=wanted.annotations
             )
-        self.calls.change(entry, state=EntryState.CREATED, resource_id=known)
+        self.calls.change(entry, state=EntryState.CREATED, resource_id=known or entry.resource_id)
+        # Entries of parts stay: the parts may keep the former UID in their labels or tags.
+        accounts = ("", entry.account) if self.former else ()
+        former = {entry_name(SERVER, self.former, account=account) for account in accounts}
+        self.calls.journal.put_later(drop=former - {entry.name})
 
-    def fail(self, fault: errors.CloudError, *, is_cancelled: bool) -> None:
+    def fail(self, fault: errors.CloudError, text: str) -> None:
         if (entry := self._current).state is not EntryState.INTENT:
             return
         if isinstance(fault, errors.Unimplemented | errors.ImplementedElsewhere):
-            self.calls.journal.forget(entry.name)
-        elif not isinstance(fault, errors.RetryAfter):
-            self.calls.change(entry, last_error=CANCELLED if is_cancelled else str(fault))
+            self.calls.journal.put_later(drop=[entry.name])
+        else:
+            self.calls.change(entry, last_error=text)
 
     @asynccontextmanager
     async def part(self, kind: str, name: str, ephemeral: bool) -> AsyncIterator[JournalPart]:
@@ -200,7 +248,8 @@ class _Creation:
         named = {"resource": kind, "purpose": name, "intended_name": name, "annotations": {}}
         entry = structs.replace(
             self.entry,
-            name=entry_name(kind, self.entry.owner.uid, name),
+            name=entry_name(kind, self.entry.owner.uid, name, self.entry.account),
+            resource_id="",
             ephemeral=ephemeral,
             **named,
         )
@@ -209,7 +258,7 @@ class _Creation:
         yield part
         # Not reached after an error: then the part may exist.
         if part._current.state is EntryState.INTENT:
-            self.calls.journal.forget(entry.name)
+            self.calls.journal.put_later(drop=[entry.name])
         elif ephemeral:
             self.calls.change(part._current, state=EntryState.REMOVED)
 
@@ -224,39 +273,48 @@ def balancer_entry(client: CloudClient, service: Service) -> JournalEntry:
         name = client.compute(LoadBalancer.get_load_balancer_name, client.cluster_name, service)
     except errors.CloudError:
         name = ""  # the call itself will report the error
-    annotations = _annotations(service, client)
-    return _intent(client.name, LOAD_BALANCER, service.reference, name, annotations=annotations)
-
-
-def server_entry(provider: str, owner: ObjectReference, name: str, pool: str) -> JournalEntry:
-    """Return the intent to create the VM of a machine, with the name of its MachineClass."""
-    return _intent(provider, SERVER, owner, name, machine_class=pool)
-
-
-def _intent(
-    provider: str, resource: str, owner: ObjectReference, name: str, **fields: Any
-) -> JournalEntry:
+    account = client.cloud.account
     return JournalEntry(
-        name=entry_name(resource, owner.uid),
-        resource=resource,
-        provider=provider,
-        owner=Owner(**{name: getattr(owner, name) for name in Owner.__struct_fields__}),
+        name=entry_name(LOAD_BALANCER, service.uid, account=account),
+        resource=LOAD_BALANCER,
+        provider=client.name,
+        account=account,
+        owner=_owner(service.reference),
         state=EntryState.INTENT,
         intended_name=name,
-        **fields,
+        resource_id=name,
+        annotations=_annotations(service, client),
     )
 
 
-def _new_entry(client: CloudClient, call: ProviderCall) -> JournalEntry | None:
-    """Return the intent of a creation; None if no object of the cluster owns the resource."""
-    service = call.arguments.get("service")
-    if isinstance(service, Service):
-        return balancer_entry(client, service)
-    request = cast("MachineRequest", call.arguments["req"])
-    identity = request.identity
-    if request.owner is None:
-        return None
-    return server_entry(client.name, request.owner, identity.name, identity.pool)
+def server_entry(
+    provider: str, account: str, request: MachineRequest, *, cluster: str = ""
+) -> JournalEntry:
+    """Return the intent to create the VM of a machine.
+
+    Args:
+        provider: name of the provider.
+        account: see `JournalEntry`.
+        request: request about the machine, with its owner.
+        cluster: see `Owner`.
+    """
+    assert request.owner is not None
+    return JournalEntry(
+        name=entry_name(SERVER, request.owner.uid, account=account),
+        resource=SERVER,
+        provider=provider,
+        account=account,
+        owner=_owner(request.owner, cluster),
+        state=EntryState.INTENT,
+        machine_class=request.identity.pool,
+        intended_name=request.identity.name,
+        resource_id=request.provider_id,
+    )
+
+
+def _owner(reference: ObjectReference, cluster: str = "") -> Owner:
+    names = ("api_version", "kind", "namespace", "name", "uid")
+    return Owner(**{name: getattr(reference, name) for name in names}, cluster=cluster)
 
 
 def _annotations(service: Service, client: CloudClient) -> dict[str, str]:
@@ -268,11 +326,3 @@ def _annotations(service: Service, client: CloudClient) -> dict[str, str]:
         if key.startswith(prefixes) and len(json.encode(redact.mask_text(value))) <= MAX_ANNOTATION
     )
     return dict(islice(read, MAX_ANNOTATIONS))
-
-
-def _deleted_uid(call: ProviderCall) -> str:
-    """Return the UID of the object whose resources a call deletes; empty = unknown."""
-    service = call.arguments.get("service")
-    if isinstance(service, Service):
-        return service.uid
-    return cast("MachineRequest", call.arguments["req"]).identity.uid

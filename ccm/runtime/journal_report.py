@@ -30,39 +30,28 @@ class JournalChange(Wire, frozen=True, kw_only=True):
         action: `DROP` deletes an entry, `ADOPT` gives a load balancer and its entry to another
             Service, `REBUILD` adds an entry for each listed resource without one.
         name: name of the entry; empty for `REBUILD`.
-        kind: with `ADOPT`, kind of the new owner.
-        owner: with `ADOPT`, `NAMESPACE/NAME` of the new owner.
+        owner: with `ADOPT`, `NAMESPACE/NAME` of the Service.
         dry_run: whether the change is only described.
     """
 
     action: str
     name: str = ""
-    kind: str = ""
     owner: str = ""
     dry_run: bool = False
-
-
-class ReportedOrphan(Wire, frozen=True, kw_only=True):
-    """Orphan that the last search found.
-
-    Attributes:
-        name: name of its entry.
-        text: description, and what to do.
-    """
-
-    name: str
-    text: str
 
 
 class JournalResponse(DaemonResponse, frozen=True, kw_only=True):
     """Content of the journal, or the result of a change.
 
     Attributes:
+        down: why the journal cannot be written now, and since when; empty = no error is known.
         entries: all entries, the oldest first; none in the response to a change.
-        orphans: orphans that the last search found.
+        orphans: name of the entry of each orphan that the last search found -> description, and
+            what to do.
         done: what a change did, or would do.
     """
 
+    down: str = ""
     entries: list[JournalEntry] = msgspec.field(default_factory=list)
-    orphans: list[ReportedOrphan] = msgspec.field(default_factory=list)
+    orphans: dict[str, str] = msgspec.field(default_factory=dict)
     done: list[str] = msgspec.field(default_factory=list)

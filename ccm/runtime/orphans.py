@@ -3,8 +3,8 @@
 A journal entry is only a hint where to look. For each entry without an owner in the caches, the
 search reads the owner from the API server, and then the resource from the cloud. A resource that
 exists without its owner is an orphan. It is reported; with `--journal=delete` it is deleted, but
-only if every condition of `CONDITIONS` holds, and only while orphans are few: many orphans mean
-that owners are missing, as after the restore of an old backup of the cluster.
+only if no condition of `failed_conditions` fails, and only while orphans are few: many orphans
+mean that owners are missing, as after the restore of an old backup of the cluster.
 
 Intents of parts are examined even if their owner exists, and dropped if the cloud has no such part.
 
@@ -18,7 +18,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from types import MappingProxyType
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -119,6 +118,11 @@ class Orphan:
     look: CloudLook
     age_s: float
 
+    @property
+    def lacks_owner(self) -> bool:
+        """Whether the resource has no owner, or needs none because its operation is over."""
+        return self.owner is OwnerState.ABSENT or self.entry.ephemeral
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSettings:
@@ -134,49 +138,26 @@ class SearchSettings:
     grace_s: float = GRACE_S
     ephemeral_grace_s: float = EPHEMERAL_GRACE_S
 
-    def grace_of(self, entry: JournalEntry) -> float:
-        """Return the grace period of an entry in seconds."""
-        return self.ephemeral_grace_s if entry.ephemeral else self.grace_s
 
+def failed_conditions(orphan: Orphan, settings: SearchSettings) -> list[str]:
+    """Return the conditions for the deletion of an orphan that do not hold.
 
-def _lacks_owner(orphan: Orphan) -> bool:
-    """Return whether the resource has no owner, or needs none because its operation is over."""
-    return orphan.owner is OwnerState.ABSENT or orphan.entry.ephemeral
-
-
-def _is_proven_ours(orphan: Orphan) -> bool:
-    """Return whether the cloud proves that the resource is the one that we created.
-
-    An ephemeral resource may have no marker; then its exact ID must be in the journal.
+    Three more are checked elsewhere: the store belongs to this cluster (`Store.open`), this process
+    leads (each call and each write is fenced by the Lease), and orphans are few (`limit_of`).
     """
     entry, look = orphan.entry, orphan.look
-    if look.finding is Finding.MARKED:
-        return True
+    # An ephemeral resource may have no marker; then its exact ID must be in the journal.
     has_exact_id = bool(entry.resource_id) and look.resource_id == entry.resource_id
-    return look.finding is Finding.UNMARKED and entry.ephemeral and has_exact_id
-
-
-CONDITIONS: Mapping[str, Callable[[Orphan, SearchSettings], bool]] = MappingProxyType(
-    {
-        "the mode is delete": lambda _orphan, settings: settings.deletes,
-        "the cloud shows the resource": lambda orphan, _settings: (
-            orphan.look.finding in (Finding.MARKED, Finding.UNMARKED)
-        ),
-        "the resource is proven ours": lambda orphan, _settings: _is_proven_ours(orphan),
-        "the owner is absent": lambda orphan, _settings: _lacks_owner(orphan),
-        "the grace period is over": lambda orphan, settings: (
-            orphan.age_s >= settings.grace_of(orphan.entry)
-        ),
+    is_marked = look.finding is Finding.MARKED
+    grace_s = settings.ephemeral_grace_s if entry.ephemeral else settings.grace_s
+    conditions = {
+        "the mode is delete": settings.deletes,
+        "the cloud shows the resource": is_marked or look.finding is Finding.UNMARKED,
+        "the resource is proven ours": is_marked or (entry.ephemeral and has_exact_id),
+        "the owner is absent": orphan.lacks_owner,
+        "the grace period is over": orphan.age_s >= grace_s,
     }
-)
-"""Conditions for the deletion of an orphan; all must hold. Three more are checked elsewhere: the
-store belongs to this cluster (`Store.open`), this process leads (each call and each write is
-fenced by the Lease), and orphans are few (`limit_of`)."""
-
-
-def may_delete(orphan: Orphan, settings: SearchSettings) -> bool:
-    """Return whether every condition for the deletion of an orphan holds."""
-    return all(condition(orphan, settings) for condition in CONDITIONS.values())
+    return [text for text, holds in conditions.items() if not holds]
 
 
 def limit_of(entry_count: int) -> int:
@@ -196,8 +177,8 @@ class OrphanSearch:
         is_cached: whether the caches contain the owner with its UID. True = the owner is not read.
         is_active: whether a cloud call about the entry is in progress, so that the entry may
             change at any moment.
-        access: returns the access to an entry's resource; a resource without access is only
-            reported.
+        access: returns the access to an entry's resource. Raises CloudError: there is none, and
+            the resource is only reported.
         record_event: called with (type, reason, message), to record an event about the daemon,
             since an orphan has no Kubernetes object.
         orphans: orphans that the last search found, by name of the entry.
@@ -208,7 +189,7 @@ class OrphanSearch:
     settings: SearchSettings
     read_owner: Callable[[Owner], Awaitable[str | None]]
     is_cached: Callable[[Owner], bool]
-    access: Callable[[JournalEntry], ResourceAccess | None]
+    access: Callable[[JournalEntry], ResourceAccess]
     record_event: Callable[[str, str, str], None]
     is_active: Callable[[JournalEntry], bool] = lambda _entry: False
     orphans: Mapping[str, Orphan] = field(init=False, default_factory=dict)
@@ -234,14 +215,14 @@ class OrphanSearch:
         await run_bounded(suspects, check, limit=MAX_CONCURRENT_CHECKS, name="orphan-search")
         self.orphans = found
         self._since = {name: at for name, at in self._since.items() if name in found}
-        deletable = [orphan for orphan in found.values() if may_delete(orphan, self.settings)]
         # All orphans count, also those still in their grace period: the number is what warns.
-        ownerless = [one for one in found.values() if _lacks_owner(one)]
+        ownerless = [orphan for orphan in found.values() if orphan.lacks_owner]
         is_blocked = self.settings.deletes and len(ownerless) > limit_of(len(entries))
         self._report(found, is_blocked=is_blocked)
-        for orphan in () if is_blocked else deletable:
-            async with self.changing:
-                await self._delete(orphan)
+        for orphan in () if is_blocked else ownerless:
+            if not failed_conditions(orphan, self.settings):
+                async with self.changing:
+                    await self._delete(orphan)
 
     def _is_suspect(self, entry: JournalEntry) -> bool:
         if self.is_active(entry):
@@ -287,25 +268,28 @@ class OrphanSearch:
         except KubeError as error:
             self._log.info("owner could not be read", name=owner.name, error=str(error))
             return OwnerState.UNKNOWN
+        except Exception as error:  # noqa: BLE001 - one entry must not end the search
+            self._log.error("owner could not be read", name=owner.name, exc_info=error)
+            return OwnerState.UNKNOWN
         if uid is None:
             return OwnerState.ABSENT
         return OwnerState.ALIVE if uid == owner.uid else OwnerState.CHANGED
 
     async def _look(self, entry: JournalEntry) -> CloudLook:
-        access = self.access(entry)
-        if access is None:
-            text = f"this provider cannot look up a {entry.resource}"
-            return CloudLook(finding=Finding.UNKNOWN, text=text)
         try:
-            return await access.look(entry)
+            return await self.access(entry).look(entry)
         except CloudError as error:
-            return CloudLook(finding=Finding.UNKNOWN, text=redact.mask_text(str(error)))
+            text = redact.mask_text(str(error))
+        except Exception as error:  # noqa: BLE001 - one entry must not end the search
+            self._log.error("resource could not be checked", name=entry.name, exc_info=error)
+            text = f"unexpected {type(error).__name__}; see the log"
+        return CloudLook(finding=Finding.UNKNOWN, text=text)
 
     async def _settle_absent(self, entry: JournalEntry) -> None:
         """Record that the cloud does not have the resource; an intent without one is dropped."""
         try:
             if entry.state is EntryState.INTENT:
-                await self.journal.drop([entry.name])
+                await self.journal.put(drop=[entry.name])
             else:
                 await self.journal.put(replace(entry, state=EntryState.REMOVED))
         except PersistenceError as error:
@@ -314,8 +298,6 @@ class OrphanSearch:
 
     async def _delete(self, orphan: Orphan) -> None:
         entry = orphan.entry
-        access = self.access(entry)
-        assert access is not None, "an orphan without access was never looked up"
         # The search may have taken long, so read the owner again immediately before the deletion.
         if not entry.ephemeral and await self._owner_state(entry.owner) is not OwnerState.ABSENT:
             return
@@ -324,9 +306,9 @@ class OrphanSearch:
         try:
             # The intent of the deletion is durable first, as for every deletion.
             await self.journal.put(replace(entry, state=EntryState.DELETING))
-            await access.delete(entry)
+            await self.access(entry).delete(entry)
             await self.journal.put(replace(entry, state=EntryState.REMOVED))
-        except (CloudError, PersistenceError) as error:
+        except Exception as error:  # noqa: BLE001 - as in `_look`
             self._log.warning("orphan not deleted", name=entry.name, error=str(error))
             return
         self._log.info("orphan deleted", name=entry.name, resource=describe(entry))
@@ -335,16 +317,12 @@ class OrphanSearch:
 
     def _report(self, found: Mapping[str, Orphan], *, is_blocked: bool) -> None:
         """Set the metric; report each orphan once, and again when its text changes."""
-        counts: dict[tuple[str, str], int] = {}
+        ORPHANS.clear()
         for orphan in found.values():
             action = "report"
-            if self.settings.deletes and _lacks_owner(orphan):
+            if self.settings.deletes and orphan.lacks_owner:
                 action = "blocked" if is_blocked else "delete"
-            key = (orphan.entry.resource, action)
-            counts[key] = counts.get(key, 0) + 1
-        ORPHANS.clear()
-        for (resource, action), count in counts.items():
-            ORPHANS.labels(resource, action).set(count)
+            ORPHANS.labels(orphan.entry.resource, action).inc()
         if is_blocked:
             self._log.error("too many orphans, none is deleted", count=len(found))
         texts = {name: report_text(orphan) for name, orphan in found.items()}

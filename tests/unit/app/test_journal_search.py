@@ -15,7 +15,8 @@ from ccm.app import health, journal, options
 from ccm.app.controllers import ControllerRunner
 from ccm.app.health import DaemonState
 from ccm.app.journal import DaemonJournal
-from ccm.app.journalchanges import JournalChanges, RefusedChange
+from ccm.app.journalaccess import cluster_of
+from ccm.app.journalchanges import JournalChanges
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import Cloud, Service, Unavailable, default_load_balancer_name
 from ccm.cloud.calls.client import CloudClient
@@ -23,15 +24,19 @@ from ccm.cloud.helpers import load_balancer_name
 from ccm.gardener import crds
 from ccm.gardener.codec import CODEC
 from ccm.kube.client import Client
+from ccm.kubermatic.codec import CODEC as KUBERMATIC
+from ccm.machines.flags import CONTROL
 from ccm.model import names
 from ccm.persistence.engine import StoreProvider
 from ccm.persistence.envelope import WriterIdentity
+from ccm.persistence.errors import BackendUnavailable
 from ccm.persistence.interface import new_machine_id
 from ccm.persistence.journal import EntryState, Journal, JournalEntry, Owner, entry_name
 from ccm.persistence.memory import MemoryStore
 from ccm.runtime.journal_report import JournalChange, JournalResponse
 from ccm.runtime.object_status import DaemonResponse
 from ccm.testing.clock import advance, settle
+from tests.support.journals import WatchedStore
 from tests.support.services import FakeBalancers, FakeDigests
 from tests.unit.controllers.memory_server import MemoryServer
 
@@ -64,7 +69,9 @@ class World:
     def __init__(self, balancers: FakeBalancers) -> None:
         self.server = MemoryServer()
         self.balancers = balancers
-        self.store = StoreProvider("memory", {INSTANCE: MemoryStore()}, writer=lambda: ME)
+        self.memory: Any = WatchedStore(MemoryStore())
+        self.store = StoreProvider("memory", {INSTANCE: self.memory}, writer=lambda: ME)
+        self.account = "one"
         self.events: list[tuple[str, str]] = []
         self.messages: list[str] = []
         self.vitals = DaemonState()
@@ -101,7 +108,12 @@ class World:
         given = options.parse(["--controllers=service", "--journal=report", *words])
         stores: Any = SimpleNamespace(writer=lambda: ME, when_unavailable="degrade", on_open=None)
         self.journal = self.vitals.journal = DaemonJournal(given, stores, self.record_event)
-        cloud = Cloud(name="fake", load_balancer=self.balancers, service_annotations=("lb/",))
+        cloud = Cloud(
+            name="fake",
+            load_balancer=self.balancers,
+            service_annotations=("lb/",),
+            account=self.account,
+        )
         handle = CloudClient(cloud)
         await self.store.initialize(new_machine_id("cluster", "kubernetes"))
         runner = ControllerRunner(given, self, self, self.vitals)
@@ -148,8 +160,8 @@ async def test_service_lost_while_the_daemon_was_down_is_reported_by_the_first_s
         await advance(journal.START_S + 1)
         assert world.events == [("Warning", names.REASON_ORPHANED_RESOURCE)]
         assert "Service default/web" in world.messages[0]
-        (found,) = msgspec.json.decode((await world.ask()).body, type=JournalResponse).orphans
-        assert found.text == world.messages[0]
+        (text,) = (await reading(world)).orphans.values()
+        assert text == world.messages[0]
         await advance(3 * PERIOD_S)
         assert len(world.events) == 1, "each orphan is reported once"
     assert len(world.balancers.held) == 1
@@ -170,7 +182,7 @@ async def test_service_lost_while_the_daemon_runs_is_reported_by_the_next_search
         del world.balancers.faults["delete"]
         await advance(1.2 * PERIOD_S)
         assert (world.states(), dict(world.balancers.held)) == (["Removed"], {})
-        assert (await reading(world)).orphans == []
+        assert (await reading(world)).orphans == {}
 
 
 async def reading(world: World) -> JournalResponse:
@@ -206,18 +218,70 @@ async def test_living_services_cause_no_request_to_the_api_server() -> None:
 
 
 @pytest.mark.row("journal-06")
-async def test_owner_of_a_kind_that_is_not_served_is_not_absent() -> None:
-    """After a restore without CRDs, every Machine would seem to be absent."""
-    world = World(FakeDigests())
+async def test_resource_in_another_account_is_not_looked_up(world: World) -> None:
+    """With the credentials of another project, it would seem to be gone."""
+    world.server.put(SERVICES, WEB)
+    async with world.daemon():
+        await advance(5)
+    world.server.unmake(f"{SERVICES}/web")
+    world.balancers.held.clear()
+    world.account = "two"
+
+    async with world.daemon("--journal=delete"):
+        await advance(journal.START_S + 5 * PERIOD_S)
+        assert world.states() == ["Created"]
+        assert "it belongs to another account, one" in world.messages[0]
+    world.account = "one"
+    async with world.daemon():
+        await advance(journal.START_S + 1)
+        assert world.states() == ["Removed"]
+
+
+def machine_entry(**owner: str) -> JournalEntry:
     api_version, kind = CODEC.machines.api_version, CODEC.machines.kind
-    owner = Owner(api_version=api_version, kind=kind, namespace="default", name="m0", uid="u")
-    entry = JournalEntry(
+    return JournalEntry(
         name=entry_name("server", "u"),
         resource="server",
         provider="fake",
-        owner=owner,
+        owner=Owner(
+            api_version=api_version, kind=kind, namespace="default", name="m0", uid="u", **owner
+        ),
         state=EntryState.CREATED,
     )
+
+
+@pytest.mark.row("journal-06")
+async def test_owner_in_a_cluster_that_is_not_configured_is_not_absent() -> None:
+    """Such as a Machine of the control cluster, after --control-kubeconfig was removed."""
+    world = World(FakeDigests())
+    for definition in crds.DEFINITIONS:
+        world.server.put(
+            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+            dict(definition.to_manifest()),
+        )
+    async with world.daemon():
+        await world.journal.journal.put(machine_entry(cluster=CONTROL))
+        await advance(journal.START_S + 2 * PERIOD_S)
+        assert (world.events, world.states()) == ([], ["Created"])
+        await world.journal.journal.put(machine_entry())
+        await advance(2 * PERIOD_S)
+        assert world.events == [("Warning", names.REASON_ORPHANED_RESOURCE)]
+
+
+@pytest.mark.parametrize(
+    ("api_version", "role"),
+    [(CODEC.machines.api_version, CONTROL), (KUBERMATIC.machines.api_version, ""), ("v1", "")],
+)
+def test_only_gardeners_machines_may_be_in_a_control_cluster(api_version: str, role: str) -> None:
+    assert cluster_of(api_version, [CONTROL]) == role
+    assert cluster_of(api_version, []) == ""
+
+
+@pytest.mark.row("journal-06")
+async def test_owner_of_a_kind_that_is_not_served_is_not_absent() -> None:
+    """After a restore without CRDs, every Machine would seem to be absent."""
+    world = World(FakeDigests())
+    entry = machine_entry()
     async with world.daemon():
         await world.journal.journal.put(entry)
         await advance(journal.START_S + 2 * PERIOD_S)
@@ -233,6 +297,21 @@ async def test_owner_of_a_kind_that_is_not_served_is_not_absent() -> None:
 
 
 # --- the endpoint -------------------------------------------------------------------------------
+
+
+@pytest.mark.row("journal-07")
+async def test_endpoint_says_that_the_journal_cannot_be_written() -> None:
+    world = World(FakeDigests())
+    world.server.put(SERVICES, WEB)
+    async with world.daemon():
+        world.memory.fail_with(BackendUnavailable("disk full"))
+        await advance(5)
+        answer = await reading(world)
+        assert (answer.fault, len(answer.entries)) == ("", 1)
+        assert answer.down.startswith("disk full; unavailable since 2026-01-01T00:00:0")
+        world.memory.fail_with(None)
+        await advance(60)
+        assert (await reading(world)).down == ""
 
 
 async def test_endpoint_of_a_daemon_without_a_journal_says_so() -> None:
@@ -298,7 +377,7 @@ async def test_rebuild_adds_an_entry_for_each_listed_load_balancer_of_a_service(
     async with world.daemon():
         await advance(5)
         before = dict(world.entries)
-        await world.journal.journal.drop(before)
+        await world.journal.journal.put(drop=before)
         world.balancers.held["astray"] = ((), ())
         assert len((await world.change("rebuild", dry_run=True)).done) == 1
         assert not world.entries
@@ -329,7 +408,7 @@ async def test_adopt_gives_a_load_balancer_to_a_service_that_was_created_anew() 
         await advance(1)
         world.balancers.faults["ensure"] = Unavailable("later")
         world.server.put(SERVICES, WEB)
-        adoption = {"name": name, "kind": "service", "owner": "default/web"}
+        adoption = {"name": name, "owner": "default/web"}
         assert len((await world.change("adopt", **adoption, dry_run=True)).done) == 1
         assert name in world.entries
         assert len((await world.change("adopt", **adoption)).done) == 1
@@ -341,23 +420,23 @@ async def test_adopt_gives_a_load_balancer_to_a_service_that_was_created_anew() 
 
 
 @pytest.mark.parametrize(
-    ("balancers", "fields", "fault"),
+    ("balancers", "heir", "account", "fault"),
     [
-        (Transferable, {"kind": "machine"}, "must be a Service"),
-        (Transferable, {"owner": "default/other"}, "Service default/other does not exist"),
-        (FakeDigests, {}, "provider fake cannot give loadbalancer"),
+        (Transferable, "other", "one", "Service default/other does not exist"),
+        (FakeDigests, "web", "one", "provider fake, with its present account, cannot give load"),
+        (Transferable, "web", "two", "provider fake, with its present account, cannot give load"),
     ],
-    ids=["other kind", "absent", "provider"],
+    ids=["absent", "provider", "account"],
 )
 async def test_adopt_is_refused_with_a_reason(
-    balancers: type[FakeBalancers], fields: dict[str, str], fault: str
+    balancers: type[FakeBalancers], heir: str, account: str, fault: str
 ) -> None:
     world = World(balancers())
     name = await lost(world)
+    world.account = account
     async with world.daemon():
         world.server.put(SERVICES, WEB)
-        given = {"name": name, "kind": "service", "owner": "default/web", **fields}
-        answer = await world.change("adopt", **given)
+        answer = await world.change("adopt", name=name, owner=f"default/{heir}")
         assert fault in answer.fault
         assert "transfer" not in world.balancers.calls
 
@@ -368,51 +447,24 @@ async def test_adopt_is_refused_while_the_owner_exists() -> None:
     world.server.put(SERVICES, {"metadata": {"name": "other"}, "spec": {"ports": [{"port": 80}]}})
     async with world.daemon():
         await advance(5)
-        name = entry_name("loadbalancer", world.uid())
-        for owner, fault in (("web", "still has its owner"), ("other", "still has its owner")):
-            answer = await world.change(
-                "adopt", name=name, kind="service", owner=f"default/{owner}"
-            )
-            assert fault in answer.fault
+        (name,) = world.entries
+        for heir in ("web", "other"):
+            answer = await world.change("adopt", name=name, owner=f"default/{heir}")
+            assert "still has its owner default/web" in answer.fault
 
 
 async def test_adopt_gives_no_vm_to_another_machine() -> None:
     """The VM keeps the UID of its former owner, so a deletion of the new one would not find it."""
-    entries = [
-        JournalEntry(
-            name=entry_name("server", uid),
-            resource="server",
-            provider="fake",
-            owner=Owner(
-                api_version=CODEC.machines.api_version,
-                kind="Machine",
-                namespace="default",
-                name="m",
-                uid=uid,
-            ),
-            state=EntryState.CREATED,
-            resource_id=f"sim://{uid}",
-        )
-        for uid in ("old", "new")
-    ]
-    machine: Any = SimpleNamespace(uid="new", is_deleting=False)
-
-    async def get(owner: Owner) -> Any:
-        return machine if owner.name == "m" else None
-
-    async def uid(_owner: Owner) -> str | None:
-        return None
-
-    given = Journal(writer=lambda: ME)
-    for one in entries:
-        given.put_later(one)
-    owners: Any = SimpleNamespace(get=get, uid=uid)
-    changes = JournalChanges(journal=given, owners=owners, client=CloudClient(Cloud(name="fake")))
-    adoption = JournalChange(
-        action="adopt", name=entries[0].name, kind="machine", owner="default/m", dry_run=True
+    entry, given, api = machine_entry(), Journal(writer=lambda: ME), World(FakeDigests()).server
+    given.put_later(entry)
+    changes = JournalChanges(
+        journal=given, api=api.client(), client=CloudClient(Cloud(name="fake"))
     )
 
-    with pytest.raises(RefusedChange, match="is no load balancer"):
-        await changes.execute(adoption)
-    assert set(given.entries) == {one.name for one in entries}
+    response = await changes.execute(
+        JournalChange(action="adopt", name=entry.name, owner="default/m")
+    )
+
+    assert "is no load balancer" in response.fault
+    assert set(given.entries) == {entry.name}
     await given.close()

@@ -9,9 +9,9 @@ import pytest
 import pytest_asyncio
 from msgspec import structs
 
-from ccm.cloud.errors import Unavailable, Uninitialized
+from ccm.cloud.errors import FailedPrecondition, Unavailable, Unimplemented, Uninitialized
 from ccm.cloud.journal import PartRequest
-from ccm.cloud.machines import MachineInfo
+from ccm.cloud.machines import Credentials, Identity, MachineInfo, MachineRequest
 from ccm.gardener.codec import CODEC
 from ccm.machines.journal import MachineAccess
 from ccm.model import ObjectReference
@@ -72,8 +72,18 @@ def owner(name: str = "m0") -> ObjectReference:
 
 
 def entry(name: str = "m0", pool: str = "small") -> JournalEntry:
-    made = server_entry("fake", owner(name), name, pool)
-    return structs.replace(made, state=EntryState.CREATED, resource_id=f"fake:///{name}")
+    reference = owner(name)
+    identity = Identity(
+        cluster=CLUSTER, namespace="default", pool=pool, name=name, uid=reference.uid
+    )
+    request = MachineRequest(
+        identity=identity,
+        provider_spec={},
+        credentials=Credentials({}),
+        provider_id=f"fake:///{name}",
+        owner=reference,
+    )
+    return structs.replace(server_entry("fake", "", request), state=EntryState.CREATED)
 
 
 def part(kind: str = "sshkey") -> JournalEntry:
@@ -83,7 +93,7 @@ def part(kind: str = "sshkey") -> JournalEntry:
 
 def with_vm(world: World) -> None:
     access = access_of(world)
-    world.driver.add(access._identity(entry()), FOUND)
+    world.driver.add(access._server(entry()).identity, FOUND)
 
 
 @pytest.mark.row("journal-04")
@@ -119,10 +129,12 @@ async def test_vm_that_is_found_by_its_name_is_not_proven_ours(world: World) -> 
 
 
 async def test_vm_of_a_deleted_class_cannot_be_checked(world: World) -> None:
-    look = await access_of(world).look(entry(pool="gone"))
-
-    assert look.finding is Finding.UNKNOWN
-    assert "gone" in look.text
+    access, lost = access_of(world), entry(pool="gone")
+    for ask in (access.look, access.delete):
+        with pytest.raises(FailedPrecondition, match="MachineClass default/gone does not exist"):
+            await ask(lost)
+    with pytest.raises(FailedPrecondition, match="gone"):
+        access.account_of(lost)
 
 
 async def test_error_of_the_cloud_is_no_absence(world: World) -> None:
@@ -153,12 +165,8 @@ async def test_part_of_a_driver_without_lookup_cannot_be_checked(world: World) -
     caller = access.shared.driver.caller
     caller.swap(replace(caller.cloud, machines=FakeDriver()))  # type: ignore[attr-defined]
 
-    look = await access.look(part())
-
-    assert (look.finding, look.text) == (
-        Finding.UNKNOWN,
-        "the machine driver cannot look up a sshkey",
-    )
+    with pytest.raises(Unimplemented, match="does not offer parts of machines"):
+        await access.look(part())
 
 
 @pytest.mark.row("journal-12")
@@ -168,7 +176,7 @@ async def test_vms_of_machines_and_marked_vms_without_one_get_entries(world: Wor
     await settle()
     with_vm(world)
     for strange in ({"cluster": "theirs"}, {"namespace": "other"}, {"uid": ""}):
-        identity = replace(access._identity(entry("far")), **strange)
+        identity = replace(access._server(entry("far")).identity, **strange)
         world.driver.add(identity, replace(FOUND, provider_id=f"fake:///{strange}"))
 
     entries = {one.intended_name: one for one in await access.listed()}
@@ -178,3 +186,32 @@ async def test_vms_of_machines_and_marked_vms_without_one_get_entries(world: Wor
     assert kept is not None
     assert entries["kept"].owner.uid == kept["metadata"]["uid"]
     assert entries["m0"] == entry()
+
+
+class Located(FakeDriver):
+    """VMs in the account that the credentials name."""
+
+    def machine_account(self, req: MachineRequest) -> str:
+        return req.credentials["userData"].decode()
+
+
+@pytest.mark.row("journal-12")
+async def test_entries_have_the_account_of_the_class_and_the_cluster_of_the_machine(
+    world: World,
+) -> None:
+    world.driver = Located()
+    assert world.shared is not None
+    caller = world.shared.driver.caller
+    caller.swap(replace(caller.cloud, machines=world.driver))  # type: ignore[attr-defined]
+    access = MachineAccess(world.shared, "control")
+    world.lived("kept")
+    await settle()
+    with_vm(world)
+
+    entries = {one.intended_name: one for one in await access.listed()}
+
+    account = access.account_of(entry())
+    assert account != ""
+    assert {one.account for one in entries.values()} == {account}
+    assert {one.owner.cluster for one in entries.values()} == {"control"}
+    assert sorted(entries) == ["kept", "m0"]

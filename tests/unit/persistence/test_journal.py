@@ -17,6 +17,7 @@ from msgspec import structs
 
 from ccm.base import clock, drain, redact
 from ccm.persistence import errors
+from ccm.persistence import journal as journal_module
 from ccm.persistence.journal import (
     BATCH_S,
     FLUSH_S,
@@ -175,18 +176,21 @@ async def test_dropped_entries_are_gone_and_empty_pages_too(make: Any) -> None:
     store = make()
     async with opened(store) as journal:
         await journal.put(*(entry(number) for number in range(PAGE_SIZE + 1)))
-        await journal.drop([entry(number).name for number in range(1, PAGE_SIZE + 1)])
+        await journal.put(drop=[entry(number).name for number in range(1, PAGE_SIZE + 1)])
         assert list(await stored(store)) == [entry(0).name]
         assert len([page async for pages in store.scan(PAGES) for page in pages]) == 1
 
-        journal.forget(entry(0).name)
+        journal.put_later(drop=[entry(0).name])
         assert journal.by_owner(entry(0).owner.uid) == []
         await asyncio.sleep(FLUSH_S + 2 * BATCH_S)
         assert await stored(store) == {}
 
         await journal.put(entry(0))
-        await journal.drop(["unknown"])
+        await journal.put(drop=["unknown"])
         assert list(await stored(store)) == [entry(0).name]
+
+        await journal.put(entry(1), drop=[entry(0).name])
+        assert list(await stored(store)) == [entry(1).name]
 
 
 async def test_an_entry_dropped_while_it_is_written_does_not_return(store: WatchedStore) -> None:
@@ -194,7 +198,7 @@ async def test_an_entry_dropped_while_it_is_written_does_not_return(store: Watch
 
         async def forget() -> None:
             store.fail_with(None)
-            journal.forget(entry(1).name)
+            journal.put_later(drop=[entry(1).name])
 
         store.before = forget
         await put_at_once(journal, entry(0), entry(1))
@@ -207,15 +211,16 @@ async def test_pages_with_room_are_used_again(store: WatchedStore) -> None:
         for round_ in range(20):
             batch = [entry(round_ * 50 + number) for number in range(50)]
             await journal.put(*batch)
-            await journal.drop([one.name for one in batch])
+            await journal.put(drop=[one.name for one in batch])
 
         assert len(journal._pages) == 1
 
 
 async def test_removed_entries_stay_seven_days_and_are_a_thousand_at_most(
-    store: WatchedStore,
+    store: WatchedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with opened(store, max_removed=100) as journal:
+    monkeypatch.setattr(journal_module, "MAX_REMOVED", 100)
+    async with opened(store) as journal:
         await journal.put(*(entry(number, state=REMOVED) for number in range(10)))
         await asyncio.sleep(60)
         await journal.put(*(entry(number, state=REMOVED) for number in range(10, 120)))
@@ -303,7 +308,7 @@ async def test_a_former_leader_writes_nothing_more(kind: Any) -> None:
             with pytest.raises(errors.Fenced):
                 await former.put(entry(2))
         former.put_later(entry(3))
-        former.forget(entry(0).name)
+        former.put_later(drop=[entry(0).name])
         await asyncio.sleep(600)
 
     assert store.writes == attempts
@@ -406,6 +411,34 @@ async def test_a_slow_store_delays_one_call_and_no_further_one(store: WatchedSto
         await asyncio.sleep(30)
         await journal.put(entry(2))
     assert len(await stored(store)) == 3
+
+
+async def test_an_unavailable_journal_says_why_and_since_when(store: WatchedStore) -> None:
+    async with opened(store) as journal:
+        assert journal.fault == ""
+        store.fail_with(DOWN)
+        with pytest.raises(errors.BackendUnavailable):
+            await journal.put(entry(0))
+        await asyncio.sleep(600)
+        assert journal.fault == "disk full; unavailable since 2026-01-01T00:00:00Z"
+        with pytest.raises(errors.BackendUnavailable, match="since 2026-01-01T00:00:00Z"):
+            await journal.put(entry(1))
+
+        store.fail_with(None)
+        await asyncio.sleep(60)
+        assert journal.fault == ""
+
+
+async def test_a_defect_of_the_store_does_not_end_the_writes(store: WatchedStore) -> None:
+    async with opened(store) as journal:
+        for defect in (RuntimeError("a defect"), KeyError("x")):
+            store.fail_with(defect)
+            with pytest.raises(errors.BackendUnavailable, match=type(defect).__name__):
+                await journal.put(entry(0))
+            store.fail_with(None)
+            await asyncio.sleep(60)
+            assert journal.fault == ""
+            await journal.put(drop=[entry(0).name])
 
 
 async def test_retries_of_an_outage_become_rare(store: WatchedStore) -> None:

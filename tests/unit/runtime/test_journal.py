@@ -16,6 +16,7 @@ from ccm import cloud
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import LoadBalancer, MachineDriver, errors
 from ccm.cloud.calls.client import CloudClient
+from ccm.model.service import LoadBalancerIngress, LoadBalancerStatus, ServiceStatus
 from ccm.persistence.errors import BackendUnavailable
 from ccm.persistence.journal import (
     PAGE_SIZE,
@@ -251,6 +252,7 @@ async def test_an_entry_names_the_resource_and_its_owner(world: World) -> None:
     )
     assert balancer.intended_name == balancer.resource_id == world.resources()[0]
     assert balancer.annotations == {"load-balancer.sim.cloud/size": "large"}
+    assert balancer.account == vm.account == world.provider.account != ""
     assert (balancer.owner.api_version, balancer.owner.kind) == ("v1", "Service")
     assert (balancer.owner.namespace, balancer.owner.name) == ("default", "web")
     assert balancer.owner.uid == SERVICE.uid
@@ -535,6 +537,49 @@ async def test_block_refuses_creations_and_lets_deletions_proceed(world: World, 
     assert world.resources() == []
 
 
+def served(name: str) -> cloud.Service:
+    """A Service whose load balancer was seen: its status has an address."""
+    ingress = [LoadBalancerIngress(ip="192.0.2.1")]
+    status = ServiceStatus(load_balancer=LoadBalancerStatus(ingress=ingress))
+    return structs.replace(service(name), status=status)
+
+
+@pytest.mark.virtual_time
+@pytest.mark.row("journal-07")
+async def test_block_refuses_no_load_balancer_that_exists_while_the_journal_is_unread() -> None:
+    stub: Any = StubCloud()
+    client = CloudClient(cloud.Cloud(name="stub", load_balancer=stub))
+    client.set_recorder(CallJournal(Journal(writer=journals.writer()), blocks=True))
+
+    for _ in range(2):
+        stub.error = errors.Unavailable("down")
+        await attempt(client.call(ENSURE, "c1", served("kept"), ()), errors.Unavailable)
+        stub.error = None
+        with pytest.raises(errors.Unavailable, match="was not created, because the journal"):
+            await client.call(ENSURE, "c1", service("new"), ())
+    await client.call(ENSURE, "c1", served("kept"), ())
+    assert stub.names == {"kept"}
+
+
+@pytest.mark.virtual_time
+@pytest.mark.row("journal-07")
+async def test_block_refuses_a_load_balancer_whose_deletion_was_started(
+    store: WatchedStore,
+) -> None:
+    """The status of its Service still has the address."""
+    stub: Any = StubCloud()
+    client = CloudClient(cloud.Cloud(name="stub", load_balancer=stub))
+    async with opened(store) as journal:
+        client.set_recorder(CallJournal(journal, blocks=True))
+        await client.call(ENSURE, "c1", served("web"), ())
+        await client.call(REMOVE, "c1", served("web"))
+        store.fail_with(BackendUnavailable("disk full"))
+        with pytest.raises(errors.Unavailable, match="was not created"):
+            await client.call(ENSURE, "c1", served("web"), ())
+        store.fail_with(None)
+    assert stub.names == set()
+
+
 @kinds
 @pytest.mark.row("journal-08")
 async def test_a_former_leader_changes_nothing_in_the_cloud(world: World, kind: str) -> None:
@@ -567,6 +612,7 @@ class StubCloud:
 
     def __init__(self) -> None:
         self.names: set[str] = set()
+        self.error: errors.CloudError | None = None
 
     def get_load_balancer_name(self, cluster_name: str, service: cloud.Service) -> str:
         return service.name
@@ -574,8 +620,13 @@ class StubCloud:
     async def ensure_load_balancer(
         self, cluster_name: str, service: cloud.Service, nodes: Any
     ) -> cloud.Status:
+        if self.error is not None:
+            raise self.error
         self.names.add(service.name)
         return cloud.Status()
+
+    async def ensure_load_balancer_deleted(self, cluster_name: str, service: Any) -> None:
+        self.names.discard(service.name)
 
 
 @pytest.mark.virtual_time
@@ -608,6 +659,167 @@ async def test_a_provider_without_the_interface_is_not_recorded() -> None:
     assert journal.entries == {}
 
 
+# --- accounts, clusters and new UIDs ------------------------------------------------------------
+
+
+@pytest.mark.virtual_time
+async def test_deletion_in_another_account_confirms_nothing(store: WatchedStore) -> None:
+    """After a change of the credentials, the provider finds nothing to delete, and succeeds."""
+
+    def project(account: str) -> cloud.Cloud:
+        stub: Any = StubCloud()
+        return cloud.Cloud(name="stub", load_balancer=stub, account=account)
+
+    async with opened(store) as journal:
+        client = CloudClient(project("one"))
+        client.set_recorder(CallJournal(journal))
+        await client.call(ENSURE, "c1", service("web"), ())
+        client.swap(project("two"))
+        await client.call(REMOVE, "c1", service("web"))
+        (entry,) = journal.entries.values()
+        assert (entry.account, entry.state) == ("one", CREATED)
+
+        # Another load balancer, with an entry of its own.
+        await client.call(ENSURE, "c1", service("web"), ())
+        await client.call(REMOVE, "c1", service("web"))
+        found = {entry.account: entry.state for entry in journal.entries.values()}
+        assert found == {"one": CREATED, "two": REMOVED}
+
+
+class StubMachines:
+    """VMs that exist at once, in the account that the provider spec names."""
+
+    def __init__(self) -> None:
+        self.error: errors.CloudError | None = None
+
+    def machine_account(self, req: cloud.MachineRequest) -> str:
+        if "account" not in req.provider_spec:
+            raise errors.InvalidArgument("account is missing")
+        return str(req.provider_spec["account"])
+
+    async def create_machine(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
+        return cloud.MachineInfo(provider_id=f"stub:///{req.identity.name}")
+
+    async def delete_machine(self, req: cloud.MachineRequest) -> cloud.DeleteMachineResponse:
+        return cloud.DeleteMachineResponse()
+
+    async def migrate_uid(self, req: cloud.MachineRequest, former: str) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+def machines_client(journal: Journal, stub: Any, **settings: Any) -> CloudClient:
+    client = CloudClient(cloud.Cloud(name="stub", machines=stub, account="of the cloud config"))
+    client.set_recorder(CallJournal(journal, **settings))
+    return client
+
+
+@pytest.mark.virtual_time
+async def test_account_of_a_vm_is_that_of_its_request(store: WatchedStore) -> None:
+    one, two = (replace(REQUEST, provider_spec={"account": name}) for name in ("one", "two"))
+    async with opened(store) as journal:
+        client = machines_client(journal, StubMachines())
+        await client.call(CREATE, one)
+        for other in (two, REQUEST):
+            await client.call(DELETE, other)
+            (entry,) = journal.entries.values()
+            assert (entry.account, entry.state) == ("one", CREATED)
+        await client.call(DELETE, one)
+        assert states(journal.entries) == {"vm-1": "Removed"}
+        # A driver without this ability uses the account of the cloud.
+        assert machines_client(journal, object()).account_of(one) == "of the cloud config"
+
+
+@pytest.mark.virtual_time
+async def test_entry_names_the_cluster_of_a_machine(store: WatchedStore) -> None:
+    """An owner in the control cluster is not looked for in the cluster of the daemon."""
+    balancers: Any = StubCloud()
+    machines: Any = StubMachines()
+    made = cloud.Cloud(name="stub", load_balancer=balancers, machines=machines)
+    async with opened(store) as journal:
+        client = CloudClient(made)
+        client.set_recorder(CallJournal(journal, cluster_of=lambda version: f"of {version}"))
+        await client.call(ENSURE, "c1", service("web"), ())
+        await client.call(CREATE, REQUEST)
+        clusters = {entry.resource: entry.owner.cluster for entry in journal.entries.values()}
+        assert clusters == {"loadbalancer": "", "server": f"of {OWNER.api_version}"}
+
+
+MIGRATE = cloud.UIDMigration.migrate_uid
+
+
+@pytest.mark.virtual_time
+@pytest.mark.row("journal-11")
+@pytest.mark.parametrize("is_known", [True, False], ids=["recorded", "unrecorded"])
+async def test_vm_that_gets_a_new_uid_has_an_entry_of_the_new_owner(
+    store: WatchedStore, is_known: bool
+) -> None:
+    restored = replace(
+        REQUEST,
+        identity=replace(REQUEST.identity, uid="uid-new"),
+        owner=replace_uid("uid-new"),
+        provider_id="stub:///vm-1",
+    )
+    async with opened(store) as journal:
+        client = machines_client(journal, StubMachines())
+        if is_known:
+            await client.call(CREATE, REQUEST)
+            await asyncio.sleep(2)
+        writes = store.writes
+        await client.call(MIGRATE, restored, OWNER.uid)
+        (entry,) = journal.entries.values()
+        assert (entry.owner.uid, entry.state) == ("uid-new", CREATED)
+        assert (entry.resource_id, entry.intended_name) == ("stub:///vm-1", "vm-1")
+        await asyncio.sleep(2)
+        assert store.writes - writes == 2
+        await client.call(MIGRATE, restored, OWNER.uid)
+        await client.call(CREATE, restored)
+        await asyncio.sleep(2)
+        assert store.writes - writes == 2
+    assert list(await stored(store)) == [entry.name]
+
+
+@pytest.mark.virtual_time
+async def test_migration_keeps_other_entries_of_the_former_uid(store: WatchedStore) -> None:
+    """Its parts, a VM in another account, and the VM itself if the UID is not new."""
+    there, here = (replace(REQUEST, provider_spec={"account": name}) for name in ("one", "two"))
+    restored = replace(here, owner=replace_uid("uid-new"))
+    async with opened(store) as journal:
+        client = machines_client(journal, StubMachines())
+        await client.call(CREATE, there)
+        key = structs.replace(*journal.entries.values(), name="sshkey-1", resource="sshkey")
+        await journal.put(structs.replace(key, account="two"))
+        before = dict(journal.entries)
+        await client.call(MIGRATE, restored, OWNER.uid)
+        assert before.items() <= journal.entries.items()
+        assert len(journal.entries) == 3
+
+        before = dict(journal.entries)
+        await client.call(MIGRATE, restored, "uid-new")
+        assert journal.entries == before
+
+
+@pytest.mark.virtual_time
+async def test_failed_migration_keeps_the_entry_of_the_former_owner(store: WatchedStore) -> None:
+    stub = StubMachines()
+    stub.error = errors.FailedPrecondition("the VM has volumes")
+    restored = replace(REQUEST, owner=replace_uid("uid-new"))
+    async with opened(store) as journal:
+        client = machines_client(journal, stub, blocks=True)
+        await client.call(CREATE, REQUEST)
+        await attempt(client.call(MIGRATE, restored, OWNER.uid), errors.FailedPrecondition)
+        found = {entry.owner.uid: entry.state for entry in journal.entries.values()}
+        assert found == {OWNER.uid: CREATED, "uid-new": INTENT}
+
+        # The VM exists, so its migration is no creation that `block` could refuse.
+        store.fail_with(BackendUnavailable("disk full"))
+        stub.error = None
+        await client.call(MIGRATE, restored, OWNER.uid)
+        store.fail_with(None)
+    (entry,) = (await stored(store)).values()
+    assert entry.owner.uid == "uid-new"
+
+
 # --- parts --------------------------------------------------------------------------------------
 
 
@@ -629,9 +841,6 @@ class PartsCloud(StubCloud):
         ) as part:
             await self.act(part)
         return await super().ensure_load_balancer(cluster_name, service, nodes)
-
-    async def ensure_load_balancer_deleted(self, cluster_name: str, service: Any) -> None:
-        self.names.discard(service.name)
 
 
 @pytest.fixture

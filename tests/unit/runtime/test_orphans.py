@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from msgspec import structs
 
-from ccm.cloud.errors import Unavailable
+from ccm.cloud.errors import FailedPrecondition, Unavailable
 from ccm.kube.errors import Unreachable
 from ccm.model.names import NORMAL, WARNING
 from ccm.persistence.engine import StoreProvider
@@ -16,7 +16,6 @@ from ccm.persistence.interface import new_machine_id
 from ccm.persistence.journal import EntryState, Journal, JournalEntry, Owner, entry_name
 from ccm.persistence.memory import MemoryStore
 from ccm.runtime.orphans import (
-    CONDITIONS,
     EPHEMERAL_GRACE_S,
     GRACE_S,
     MIN_DELETIONS_PER_SEARCH,
@@ -26,8 +25,9 @@ from ccm.runtime.orphans import (
     Orphan,
     OrphanSearch,
     OwnerState,
+    ResourceAccess,
     SearchSettings,
-    may_delete,
+    failed_conditions,
     report_text,
 )
 from ccm.testing.clock import advance
@@ -83,7 +83,7 @@ class World:
             settings=SearchSettings(deletes=self.deletes),
             read_owner=self._read_owner,
             is_cached=lambda owner: owner.uid in self.cached,
-            access=lambda entry: None if entry.resource == "floatingip" else self.cloud,
+            access=self.access,
             record_event=lambda kind, reason, _message: self.events.append((kind, reason)),
         )
 
@@ -111,6 +111,11 @@ class World:
     def state(self, name: str) -> EntryState | None:
         entry = self.journal.entries.get(name)
         return None if entry is None else entry.state
+
+    def access(self, entry: JournalEntry) -> ResourceAccess:
+        if entry.resource == "floatingip":
+            raise FailedPrecondition("this provider cannot look up a floatingip")
+        return self.cloud
 
     async def _read_owner(self, owner: Owner) -> str | None:
         self.owner_reads.append(owner.name)
@@ -174,7 +179,7 @@ DELETES = SearchSettings(deletes=True)
         ("the mode is delete", ORPHAN, SearchSettings()),
         (
             "the cloud shows the resource",
-            replace(ORPHAN, look=CloudLook(finding=Finding.UNKNOWN)),
+            replace(EPHEMERAL, look=CloudLook(finding=Finding.UNKNOWN, resource_id="7")),
             DELETES,
         ),
         (
@@ -206,15 +211,12 @@ DELETES = SearchSettings(deletes=True)
 def test_each_missing_condition_prevents_the_deletion(
     missing: str, orphan: Orphan, settings: SearchSettings
 ) -> None:
-    failed = [text for text, condition in CONDITIONS.items() if not condition(orphan, settings)]
-    assert missing in failed
-    assert not may_delete(orphan, settings)
+    assert failed_conditions(orphan, settings) == [missing]
 
 
 @pytest.mark.row("journal-04")
 def test_orphan_that_meets_every_condition_may_be_deleted() -> None:
-    assert may_delete(ORPHAN, DELETES)
-    assert may_delete(EPHEMERAL, DELETES)
+    assert failed_conditions(ORPHAN, DELETES) == failed_conditions(EPHEMERAL, DELETES) == []
 
 
 @pytest.mark.row("journal-04")
@@ -336,6 +338,64 @@ async def test_failed_read_proves_nothing(world: World, failure: str) -> None:
     assert world.search.orphans == {}
 
 
+@pytest.mark.parametrize("place", ["owner", "look", "access"])
+async def test_unexpected_exception_ends_the_look_at_one_entry_only(
+    world: World, place: str
+) -> None:
+    """Such as a defect of a provider, or an answer of the API server that cannot be decoded."""
+    names = [await world.add(name) for name in ("defective", "web")]
+    read, look, access = world.search.read_owner, world.cloud.look, world.search.access
+
+    def fail(name: str) -> None:
+        if name == "defective":
+            raise KeyError("a defect")
+
+    async def read_owner(owner: Owner) -> str | None:
+        fail(owner.name)
+        return await read(owner)
+
+    async def look_up(entry: JournalEntry) -> CloudLook:
+        fail(entry.intended_name)
+        return await look(entry)
+
+    def access_to(entry: JournalEntry) -> ResourceAccess:
+        fail(entry.intended_name)
+        return access(entry)
+
+    if place == "owner":
+        world.search.read_owner = read_owner
+    elif place == "look":
+        world.cloud.look = look_up  # type: ignore[method-assign]
+    else:
+        world.search.access = access_to
+    await run(world)
+    if place == "owner":
+        assert list(world.search.orphans) == [names[1]]
+    else:
+        findings = [world.search.orphans[name].look.finding for name in names]
+        assert findings == [Finding.UNKNOWN, Finding.MARKED]
+        assert "unexpected KeyError" in world.search.orphans[names[0]].look.text
+    await run(world, hours=2)
+    assert world.cloud.deleted == ["web"]
+    assert world.state(names[0]) is EntryState.CREATED
+
+
+async def test_unexpected_exception_ends_the_deletion_of_one_orphan_only(world: World) -> None:
+    names = [await world.add(name) for name in ("defective", "web")]
+    delete = world.cloud.delete
+
+    async def defective(entry: JournalEntry) -> None:
+        if entry.intended_name == "defective":
+            raise KeyError("a defect")
+        await delete(entry)
+
+    world.cloud.delete = defective  # type: ignore[method-assign]
+    await run(world)
+    await run(world, hours=2)
+    assert world.cloud.deleted == ["web"]
+    assert world.state(names[0]) is EntryState.DELETING
+
+
 @pytest.mark.row("journal-09")
 async def test_ephemeral_resource_is_cleaned_without_its_owner(world: World) -> None:
     world.uids["web"] = "uid-web"
@@ -408,12 +468,12 @@ async def test_entry_that_changed_during_the_search_is_left_alone(world: World) 
     async def dropped_meanwhile(entry: JournalEntry) -> CloudLook:
         result = await look(entry)
         if entry.intended_name == "web":
-            await world.journal.drop([entry.name])
+            await world.journal.put(drop=[entry.name])
         return result
 
     async def read_owner(owner: Owner) -> str | None:
         if world.owner_reads.count("api") == 2:  # immediately before the deletion
-            await world.journal.drop([names[1]])
+            await world.journal.put(drop=[names[1]])
         return await world._read_owner(owner)
 
     world.cloud.look = dropped_meanwhile  # type: ignore[method-assign]
