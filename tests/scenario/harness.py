@@ -339,10 +339,11 @@ class Environment:
         env: Mapping[str, str] | None = None,
         proxy: FaultProxy | None = None,
         program: Path | None = None,
+        module: str = "ccm",
     ) -> Daemon:
         """Start one more daemon, behind a proxy of its own unless given one.
 
-        It is forked; `program` is the command to execute instead.
+        It is forked, and runs `module`; `program` is the command to execute instead.
         """
         name = f"daemon-{next(self._numbers)}"
         if kubeconfig is None:
@@ -354,7 +355,7 @@ class Environment:
         env = {**os.environ, "PYTHONWARNINGS": "always", **(env or {})}
         log = self.folder / f"{name}.log"
         child = (
-            forkserver.Child(["ccm", *argv], log=log, env=env)
+            forkserver.Child([module, *argv], log=log, env=env)
             if program is None
             else process.Child([str(program), *argv], log=log, env=env)
         )

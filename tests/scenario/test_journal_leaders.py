@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import json
-import zlib
 from typing import Any
 
 import pytest
 
 from tests.scenario.harness import Environment, wait_for
+from tests.support import journals
 
 SERVICES = "/api/v1/namespaces/default/services"
 BODY = {
@@ -21,12 +19,8 @@ FLAGS = {"journal": "report", "controllers": "service"}
 
 async def entries(env: Environment) -> list[dict[str, Any]]:
     """Return the entries of all pages in the cluster."""
-    found: list[dict[str, Any]] = []
-    for item in await env.cluster.items("/api/v1/namespaces/kube-system/configmaps"):
-        if "stored" in (item.get("binaryData") or {}):
-            body = zlib.decompress(base64.b64decode(item["binaryData"]["stored"]))
-            found += json.loads(body).get("object", {}).get("entries", {}).values()
-    return found
+    config_maps = await env.cluster.items("/api/v1/namespaces/kube-system/configmaps")
+    return [entry for one in config_maps for entry in journals.entries_in(one)]
 
 
 @pytest.mark.row("journal-01")

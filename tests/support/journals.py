@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +18,7 @@ from ccm.persistence.engine import StoreProvider
 from ccm.persistence.envelope import StoreEntry, WriterIdentity
 from ccm.persistence.interface import CAS, Expected, Version
 from ccm.persistence.journal import PAGES, EntryState, Journal, JournalEntry, Owner, entry_name
+from ccm.persistence.kubestore import FIELD
 from ccm.persistence.memory import MemoryStore
 from ccm.persistence.objects import StoragePlace, instance_name
 from ccm.persistence.sqlite import SqliteStore
@@ -132,6 +136,13 @@ async def stored(store: Any) -> dict[str, JournalEntry]:
                 assert name not in entries
                 entries[name] = msgspec.convert(fields, JournalEntry)
     return entries
+
+
+def entries_in(config_map: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the entries of the page in a ConfigMap; none for a ConfigMap without a page."""
+    body = (config_map.get("binaryData") or {}).get(FIELD)
+    envelope = json.loads(zlib.decompress(base64.b64decode(body))) if body else {}
+    return list(envelope.get("object", {}).get("entries", {}).values())
 
 
 def entry(number: int = 0, *, resource: str = "loadbalancer", **fields: Any) -> JournalEntry:

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import yaml
 
 from ccm.controllers.node.manifest import MANIFEST as NODE
 from ccm.controllers.nodelifecycle.manifest import MANIFEST as NODE_LIFECYCLE
 from ccm.controllers.route.manifest import MANIFEST as ROUTE
 from ccm.controllers.service.manifest import MANIFEST as SERVICE
+from ccm.runtime.journal import LOAD_BALANCER, SERVER
 from ccm.testing.fake_api import Fault
+from providers.hcloud import names as hcloud_names
 from providers.hcloud import service_annotations as ann
+from providers.hcloud.machines import PLACEMENT_GROUP, SSH_KEY
 from providers.hcloud.testing import __main__ as hcloud_program
+from providers.hcloud.testing import extras
 from providers.hcloud.testing import server as hcloud_server
+from providers.hcloud.testing.state import Call
+from providers.sim import client as sim_client
+from providers.sim import server as sim_server
+from providers.sim import state, world, world_balancers
+from providers.stackit import marks
 from providers.stackit.testing import __main__ as stackit_program
 from providers.stackit.testing import server as stackit_server
 from providers.stackit.testing.state import ApiError
@@ -24,7 +35,7 @@ from tests import servers
 from tests.faults import FaultProxy
 from tests.scenario import harness
 from tests.scenario.harness import Environment
-from tests.scenario.machines import CONTROLLERS, Pool
+from tests.scenario.machines import CONTROLLERS, SIM, Pool, sim_secret
 from tests.stackit.balancing import METRICS
 
 FLAGS: Mapping[str, str] = {
@@ -37,6 +48,9 @@ FLAGS: Mapping[str, str] = {
     "concurrent-service-syncs": "5",
     "concurrent-node-syncs": "10",
 }
+OTHERS = "others"
+"""Name of another cluster, whose resources are in the same project."""
+
 QUOTED = "may not do that today"
 """With these words a fake refuses what it quotes secrets for."""
 
@@ -50,6 +64,7 @@ class Vendor:
         gossips: operations that the fake made by `gossip` refuses.
         reads: pattern of paths that change nothing, whatever the method.
         tables: what of the fake costs somebody money.
+        resources: resource in the journal -> last word of the path that creates it, and its table.
     """
 
     name: str
@@ -61,6 +76,7 @@ class Vendor:
     gossips: Sequence[str]
     reads = "$^"
     tables: Sequence[str]
+    resources: Mapping[str, tuple[str, str]]
 
     def __init__(self, fake: Any) -> None:
         self.fake = fake
@@ -94,12 +110,81 @@ class Vendor:
         """Machines as the guide has them."""
         raise NotImplementedError
 
+    def table(self, name: str) -> Mapping[Any, Any]:
+        """The resources of a table, by ID."""
+        return dict(getattr(self.fake.cloud, name))
+
+    def ids(self) -> set[tuple[str, Any]]:
+        """Table and ID of each resource in the cloud."""
+        return {(name, key) for name in self.tables for key in self.table(name)}
+
     def held(self) -> dict[str, int]:
         """How many things of each kind the cloud holds."""
-        return {name: len(getattr(self.fake.cloud, name)) for name in self.tables}
+        return {name: len(self.table(name)) for name in self.tables}
+
+    def delay_removals(self, seconds: float) -> None:
+        """Deletions take so long from now on, where the cloud confirms them later."""
+        raise NotImplementedError
+
+    def add_foreign(self) -> None:
+        """Add a copy of each resource that has the marker of another cluster."""
+        raise NotImplementedError
 
     def secrets(self) -> Sequence[str]:
         raise NotImplementedError
+
+
+class Sim(Vendor):
+    """The simulated cloud."""
+
+    name = "sim"
+    server = sim_server
+    tables = ("instances", "balancers")
+    resources: Mapping[str, tuple[str, str]] = {
+        LOAD_BALANCER: ("balancers", "balancers"),
+        SERVER: ("instances", "instances"),
+    }
+
+    def __init__(self) -> None:
+        super().__init__(sim_server.Service(settings=state.Settings(transition_s=0.0), seed=1))
+
+    def configure(self, env: Environment, url: str) -> None:
+        config = {"url": url, "token": self.fake.token, "timeout": "2s"}
+        env.cloud_config.write_text(yaml.safe_dump(config))
+
+    def pool(self, **spec: Any) -> Pool:
+        def whole(nodes: int, services: int) -> bool:
+            return self.held() == {"instances": nodes, "balancers": services}
+
+        return Pool(
+            provider="sim",
+            spec={**SIM, **spec},
+            secret=sim_secret(self.fake.token),
+            whole=whole,
+            empty=lambda: not any(self.held().values()),
+        )
+
+    def table(self, name: str) -> Mapping[Any, Any]:
+        worlds = self.fake.worlds
+        items = worlds.balancers.list() if name == "balancers" else worlds.instances.snapshot()
+        return {one.id: one for one in items}
+
+    def delay_removals(self, seconds: float) -> None:
+        settings = msgspec.structs.replace(self.fake.settings, removal_s=seconds)
+        self.fake.change_settings(settings)
+
+    def add_foreign(self) -> None:
+        worlds = self.fake.worlds
+        for one in worlds.instances.snapshot():
+            labels = {**one.labels, sim_client.MARK_CLUSTER: OTHERS}
+            worlds.instances.put(world.Instance(name=f"{one.name}-{OTHERS}", labels=labels))
+        for one in worlds.balancers.list():
+            name = f"{one.name}-{OTHERS}"
+            order = world_balancers.NewBalancer(name=name, cluster=OTHERS, listeners=one.listeners)
+            worlds.balancers.create(order)
+
+    def secrets(self) -> Sequence[str]:
+        return [self.fake.token]
 
 
 class Hcloud(Vendor):
@@ -119,6 +204,12 @@ class Hcloud(Vendor):
         *("servers", "ssh_keys", "volumes", "placement_groups", "load_balancers"),
         "certificates",
     )
+    resources: Mapping[str, tuple[str, str]] = {
+        LOAD_BALANCER: ("load_balancers", "load_balancers"),
+        SERVER: ("servers", "servers"),
+        SSH_KEY: ("ssh_keys", "ssh_keys"),
+        PLACEMENT_GROUP: ("placement_groups", "placement_groups"),
+    }
 
     def __init__(self, *nodes: str) -> None:
         super().__init__(hcloud_server.Service())
@@ -150,6 +241,27 @@ class Hcloud(Vendor):
     def held(self) -> dict[str, int]:
         return {**super().held(), "routes": len(self.network["routes"])}
 
+    def delay_removals(self, seconds: float) -> None:
+        settings = self.fake.settings
+        settings.removal_s = settings.action_s = seconds
+        settings.deletion_actions = seconds > 0
+
+    def add_foreign(self) -> None:
+        cloud = self.fake.cloud
+        labels = {hcloud_names.NAMESPACE: "default", hcloud_names.POOL: "small"}
+        order = {"name": f"workers-{OTHERS}", "type": "spread", "labels": labels}
+        extras.create_placement_group(cloud, Call(body=order))
+        for _, name in self.resources.values():
+            # Load balancers are found by the UID of the Service alone.
+            uid = {hcloud_names.SERVICE_UID: OTHERS} if name == "load_balancers" else {}
+            for one in self.table(name).values():
+                changes = {
+                    "id": cloud.new_id(),
+                    "name": f"{one['name']}-{OTHERS}",
+                    "labels": {**one["labels"], hcloud_names.CLUSTER: OTHERS, **uid},
+                }
+                getattr(cloud, name)[changes["id"]] = {**deepcopy(one), **changes}
+
     def secrets(self) -> Sequence[str]:
         return [self.fake.token]
 
@@ -171,6 +283,10 @@ class Stackit(Vendor):
     gossips = ("POST *servers", "POST *load-balancers")
     reads = "^/token"
     tables = ("servers", "nics", "balancers")
+    resources: Mapping[str, tuple[str, str]] = {
+        LOAD_BALANCER: ("load-balancers", "balancers"),
+        SERVER: ("servers", "servers"),
+    }
     environ: Mapping[str, str] = {}
 
     def __init__(self, fake: Any = None) -> None:
@@ -208,6 +324,23 @@ class Stackit(Vendor):
             whole=whole,
             empty=lambda: not (world.servers or world.balancers),
         )
+
+    def delay_removals(self, seconds: float) -> None:
+        settings = self.fake.settings
+        settings.removal_s = settings.balancer_removal_s = seconds
+
+    def add_foreign(self) -> None:
+        cloud = self.fake.cloud
+        for number, server in self.table("servers").items():
+            labels = {**server["labels"], marks.CLUSTER: OTHERS}
+            name = f"{server['name']}-{OTHERS}"
+            copy = {**deepcopy(server), "id": cloud.new_id(), "name": name, "labels": labels}
+            cloud.servers[copy["id"]] = copy
+            cloud.places[copy["id"]] = cloud.places[number]
+        for name, balancer in self.table("balancers").items():
+            labels = {**balancer["labels"], marks.BALANCER_CLUSTER: OTHERS}
+            copy = {**deepcopy(balancer), "name": f"{name}-{OTHERS}", "labels": labels}
+            cloud.balancers[copy["name"]] = copy
 
     def secrets(self) -> Sequence[str]:
         password = [text for name, text in self.environ.items() if "PASSWORD" in name]
