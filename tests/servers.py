@@ -102,6 +102,8 @@ class BuiltinServer:
         self._port = process.pick_port()
         self._data_dir = data_dir
         self._extra_args = tuple(extra_args)
+        self.state = data_dir / "state"
+        """Folder with the objects."""
         self._child: process.Child | None = None
 
     @property
@@ -123,7 +125,7 @@ class BuiltinServer:
         self._child = forkserver.Child(
             [
                 *(_BUILTIN_MODULE, "--port", str(self._port)),
-                *("--data-dir", str(self._data_dir / "state"), "--token-file", str(token_file)),
+                *("--data-dir", str(self.state), "--token-file", str(token_file)),
                 *self._extra_args,
             ],
             log=log,
