@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from msgspec import structs
+from msgspec import json, structs
 
 from ccm import cloud
-from ccm.cloud import JournalParts, MachineDriver, errors
+from ccm.cloud import JournalParts, LoadBalancer, MachineDriver, errors
 from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.kubermatic import KubermaticDriver
+from ccm.persistence.envelope import StoreEntry
+from ccm.persistence.interface import Expected, Version
 from ccm.persistence.journal import EntryState, Journal, JournalEntry
 from ccm.persistence.memory import MemoryStore
+from ccm.persistence.objects import StoragePlace
 from ccm.runtime.journal import CallJournal
+from ccm.testing.probes import retry_after_hints
 from providers.hcloud import kubermatic, machines
+from tests.hcloud.balancing import service
 from tests.hcloud.harness import HcloudHarness
 from tests.hcloud.test_kubermatic import config
 from tests.hcloud.test_machines import machines_of
-from tests.support.journals import opened
+from tests.support.journals import WatchedStore, opened
 
 
 def client_of(harness: HcloudHarness, journal: Journal | None = None) -> CloudClient:
@@ -76,6 +82,48 @@ async def test_key_and_placement_group_of_a_server_are_recorded(harness: HcloudH
         await client.call(MachineDriver.delete_machine, request)
         assert {entry.state for entry in journal.entries.values()} == {EntryState.REMOVED}
         assert await client.call(parts.find_part, key) is None
+
+
+async def done(client: CloudClient, method: Any, *arguments: Any) -> None:
+    """Call again as long as the cloud needs time."""
+    await retry_after_hints(lambda: client.call(method, *arguments))
+
+
+class History(WatchedStore):
+    """Store that remembers, by resource, the states of each version of an entry."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryStore())
+        self.states: dict[str, list[str]] = defaultdict(list)
+        self._versions: dict[str, Any] = {}
+
+    async def write(self, place: StoragePlace, entry: StoreEntry, expect: Expected) -> Version:
+        for name, one in json.decode(entry.body)["object"]["entries"].items():
+            if self._versions.get(name) != one:
+                self._versions[name] = one
+                self.states[one["resource"]].append(one["state"])
+        return await super().write(place, entry, expect)
+
+
+@pytest.mark.row("journal-11")
+async def test_each_resource_is_written_twice_at_its_creation_and_twice_at_its_deletion(
+    harness: HcloudHarness,
+) -> None:
+    request, web = request_of(harness, machines_of(harness).identity()), service()
+    store, kinds = History(), ("server", "sshkey", "placementgroup", "loadbalancer")
+    for _ in range(2):  # the second process finds everything, and writes nothing
+        async with opened(store) as journal:
+            client = client_of(harness, journal)
+            await done(client, MachineDriver.create_machine, request)
+            await done(client, LoadBalancer.ensure_load_balancer, "c1", web, ())
+        assert store.states == {kind: ["Intent", "Created"] for kind in kinds}
+
+    async with opened(store) as journal:
+        client = client_of(harness, journal)
+        await done(client, MachineDriver.delete_machine, request)
+        await done(client, LoadBalancer.ensure_load_balancer_deleted, "c1", web)
+    whole = ["Intent", "Created", "Deleting", "Removed"]
+    assert store.states == dict.fromkeys(kinds, whole)
 
 
 @pytest.mark.row("journal-01")

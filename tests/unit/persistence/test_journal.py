@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import random
-import uuid
-import zlib
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -28,8 +24,6 @@ from ccm.persistence.journal import (
     WAIT_S,
     EntryState,
     Journal,
-    Owner,
-    entry_name,
 )
 from ccm.persistence.memory import MemoryStore
 from ccm.testing.clock import elapsed_s, settle
@@ -234,42 +228,6 @@ async def test_removed_entries_stay_seven_days_and_are_a_thousand_at_most(
         assert journal.prune(now + timedelta(days=6.9)) == 0
         assert journal.prune(now + timedelta(days=7, minutes=1)) == 100
     assert set(await stored(store)) == {entry(500).name, entry(501).name}
-
-
-async def test_ten_thousand_entries_fit_into_four_mebibytes_of_config_maps(
-    store: WatchedStore,
-) -> None:
-    chance = random.Random(1)
-
-    def realistic(number: int) -> Any:
-        uid = str(uuid.UUID(int=chance.getrandbits(128)))
-        pool = f"shoot-pool-{number % 7}-z{number % 3}"
-        name = f"{pool}-{chance.getrandbits(40):x}"
-        return structs.replace(
-            entry(number, resource="server", machine_class=pool, intended_name=name),
-            name=entry_name("server", uid),
-            owner=Owner(
-                api_version="machine.sapcloud.io/v1alpha1",
-                kind="Machine",
-                namespace=f"shoot--team-{number % 20}",
-                name=name,
-                uid=uid,
-            ),
-            state=list(EntryState)[number % 4],
-            resource_id=f"hcloud://{chance.getrandbits(30)}",
-            last_error="" if number % 10 else f"quota exceeded for {name}: {chance.random()}",
-        )
-
-    async with opened(store) as journal:
-        await journal.put(*(realistic(number) for number in range(10_000)))
-        sizes = [
-            len(base64.b64encode(zlib.compress(record.body)))
-            async for pages in store.scan(PAGES)
-            for _, record in pages
-        ]
-
-    assert len(sizes) == -(-10_000 // PAGE_SIZE)
-    assert sum(sizes) <= 4 << 20
 
 
 # --- other writers ------------------------------------------------------------------------------

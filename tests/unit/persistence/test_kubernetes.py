@@ -5,22 +5,34 @@ from __future__ import annotations
 import base64
 import json
 import random
+import uuid
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
+from ccm.app.clients import ProviderClient
 from ccm.persistence import errors, kubestore
 from ccm.persistence.engine import StoreProvider
 from ccm.persistence.envelope import WriterIdentity
 from ccm.persistence.interface import ABSENT
+from ccm.persistence.journal import (
+    PAGE_SIZE,
+    EntryState,
+    Journal,
+    JournalEntry,
+    Owner,
+    entry_name,
+)
 from ccm.persistence.kubestore import ANNOTATION, FIELD, LABEL, KubernetesConfig, storage
 from ccm.persistence.objects import place_of
 from ccm.persistence.registry import BackendContext
 from ccm.testing.persistence_harness import ELSEWHERE
 from tests.contract.persistence.cluster import Cluster
+from tests.unit.controllers.memory_server import MemoryServer
 from tests.unit.persistence.helpers import HERE, KIND, thing
 
 LEASE = "cloud-controller-manager"
@@ -307,3 +319,49 @@ async def test_listing_has_objects_of_one_kind_only(monkeypatch: pytest.MonkeyPa
         assert len(await store.get_all_objects(instance, KIND)) == 5
         cluster.stored()[0]["metadata"]["annotations"].pop(ANNOTATION)
         assert len(await store.get_all_objects(instance, KIND)) == 4
+
+
+def of_a_machine(number: int, chance: random.Random) -> JournalEntry:
+    """Return the entry of a VM with names as they are in a large cluster."""
+    uid = str(uuid.UUID(int=chance.getrandbits(128)))
+    pool = f"shoot-pool-{number % 7}-z{number % 3}"
+    name = f"{pool}-{chance.getrandbits(40):x}"
+    return JournalEntry(
+        name=entry_name("server", uid),
+        resource="server",
+        provider="hcloud",
+        owner=Owner(
+            api_version="machine.sapcloud.io/v1alpha1",
+            kind="Machine",
+            namespace=f"shoot--team-{number % 20}",
+            name=name,
+            uid=uid,
+        ),
+        state=list(EntryState)[number % 4],
+        machine_class=pool,
+        intended_name=name,
+        resource_id=f"hcloud://{chance.getrandbits(30)}",
+        last_error="" if number % 10 else f"quota exceeded for {name}: {chance.random()}",
+    )
+
+
+async def test_ten_thousand_resources_need_at_most_four_mebibytes_of_config_maps() -> None:
+    """As the API server stores them, with metadata."""
+    server, chance = MemoryServer(), random.Random(1)
+    entries = [of_a_machine(number, chance) for number in range(10_000)]
+    context = BackendContext(
+        writer=WriterIdentity, requests=ProviderClient(server.client()), lease=LEASE
+    )
+    provider = storage([KubernetesConfig()], context)
+    await provider.initialize(HERE)
+    journal = Journal(writer=WriterIdentity)
+    await journal.open(provider, *provider.instances())
+    for first in range(0, len(entries), 256):
+        await journal.put(*entries[first : first + 256])
+    await journal.close()
+    await provider.close()
+
+    stored = server.list("/api/v1/namespaces/kube-system/configmaps")
+    marker = 1
+    assert len(stored) == -(-len(entries) // PAGE_SIZE) + marker
+    assert sum(len(msgspec.json.encode(one)) for one in stored) <= 4 << 20
