@@ -53,6 +53,9 @@ CLOSE_S = 2.0
 """Deadline of closing all storage in seconds; the Lease is released afterwards. The last write of
 the journal takes at most 5 s before, and the daemon ends 8 s after the grace period."""
 
+_LOST_WITH_CLUSTER = frozenset({"kubernetes", "memory"})
+"""Backends whose data are lost with the cluster, or with the process."""
+
 _ONE = "kube-ccm uses one storage; a bucket or database can be redundant in itself"
 _REMOVED = {
     "write_policy": f"no longer exists, {_ONE}; remove the line",
@@ -94,15 +97,24 @@ class Backend:
         name: name of the backend.
         provider: its provider.
         methods: methods that the provider must have.
+        outlives_cluster: whether the data still exist after the loss of the cluster.
 
     Attributes:
         fault: error of the last attempt to open it; empty = none.
         tried: set after the first attempt to open it.
     """
 
-    def __init__(self, name: str, provider: Any, methods: Sequence[str] = METHODS) -> None:
+    def __init__(
+        self,
+        name: str,
+        provider: Any,
+        methods: Sequence[str] = METHODS,
+        *,
+        outlives_cluster: bool = True,
+    ) -> None:
         require(name, provider, methods)
         self.provider = provider
+        self.outlives_cluster = outlives_cluster
         (self.instance,) = provider.instances()
         self.is_open = False
         self.fault = ""
@@ -127,6 +139,7 @@ class PersistenceStores:
         next_epoch: called if storage was written under a higher epoch than this leader's, such as
             after the Lease was deleted or restored; returns the epoch to use, or None if this
             process does not lead.
+        cluster_uid: UID of the cluster that owns the data; empty = the cluster of `client`.
 
     Attributes:
         on_open: called with provider and instance once storage is open; retried after an error.
@@ -145,9 +158,11 @@ class PersistenceStores:
         lease: str = "cloud-controller-manager",
         record_event: Callable[[str, str, str], None] = lambda *_: None,
         next_epoch: Callable[[int], Awaitable[int | None]] | None = None,
+        cluster_uid: str = "",
     ) -> None:
         self._record_event = record_event
         self._client = client
+        self._cluster_uid = cluster_uid
         self._next_epoch = next_epoch
         self._writer = WriterIdentity()
         self._is_leading = False
@@ -290,6 +305,8 @@ class PersistenceStores:
         self._record_event(WARNING, names.REASON_PERSISTENCE_DOWN, message)
 
     async def _cluster_id(self, name: str) -> MachineId:
+        if self._cluster_uid:
+            return new_machine_id(self._cluster_uid, name)
         namespace = msgspec.json.decode(await self._client.raw("GET", CLUSTER_ID_PATH))
         return new_machine_id(namespace["metadata"]["uid"], name)
 
@@ -337,7 +354,13 @@ def _backend(
     declared, make = registry.load_backend(name, group)
     parsed = [_settings(declared, settings, f"{place}.{name}")]
     methods = METHODS if group == registry.OBJECTS else SECRET_METHODS
-    return Backend(name, make(parsed, context), methods)
+    outlives = _outlives_cluster(name, settings)
+    return Backend(name, make(parsed, context), methods, outlives_cluster=outlives)
+
+
+def _outlives_cluster(name: str, settings: Mapping[str, Any]) -> bool:
+    inner = settings.get("storage") if name == "encrypted" else None
+    return name not in _LOST_WITH_CLUSTER and _LOST_WITH_CLUSTER.isdisjoint(inner or ())
 
 
 def stored_in_cluster(file: str, namespace: str) -> set[tuple[str, str]]:

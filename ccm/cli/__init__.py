@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 
 import ccm
 from ccm.cli import (
+    backup,
     completion,
     doctor,
     explain,
@@ -26,6 +27,7 @@ from ccm.cli import (
     orphans,
     plan,
     providers,
+    restore,
     rollout,
     sandbox,
 )
@@ -50,6 +52,8 @@ with your cluster (`...`: the daemon's flags):
   kube-ccm journal list                show the resources that the daemon created, and their owners
   kube-ccm orphans ...                 list load balancers that belong to no Service
   kube-ccm rollout status mcd/NAME     show a rollout of Machines; undo, pause or resume it
+  kube-ccm backup ...                  store the machine objects outside of the cluster
+  kube-ccm restore ...                 create the machine objects of a snapshot
   source <(kube-ccm completion bash)   enable shell completion, also for the daemon
 
 with your cloud:
@@ -107,6 +111,8 @@ def build_parser() -> argparse.ArgumentParser:
         journal,
         orphans,
         rollout,
+        backup,
+        restore,
         new_provider,
         completion,
     ):

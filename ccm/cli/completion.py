@@ -18,7 +18,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from ccm.base import interpreter
-from ccm.cli import command, doctor, explain, journal, orphans, plan, rollout
+from ccm.cli import backup, command, doctor, explain, journal, orphans, plan, restore, rollout
 
 if TYPE_CHECKING:
     from ccm.base.flags import Flag
@@ -113,7 +113,8 @@ SCRIPTS: Mapping[str, str] = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 """
 
 _COMMANDS = {
-    module.NAME: module.COMMAND for module in (doctor, explain, journal, orphans, plan, rollout)
+    module.NAME: module.COMMAND
+    for module in (backup, doctor, explain, journal, orphans, plan, restore, rollout)
 }
 """Subcommands that take the daemon's flags."""
 

@@ -249,8 +249,15 @@ async def persistence(case: Case) -> CheckFinding:
 
 
 @asynccontextmanager
-async def open_stores(case: Case) -> AsyncIterator[PersistenceStores]:
+async def open_stores(
+    case: Case, file: str = "", cluster_uid: str = ""
+) -> AsyncIterator[PersistenceStores]:
     """Open the daemon's storage for the block, under the epoch of the daemon.
+
+    Args:
+        case: case with `client`.
+        file: file that configures the storage; empty = that of `--persistence-config`.
+        cluster_uid: UID of another cluster that owns the data; empty = this cluster.
 
     Raises:
         Misconfigured: the file of `--persistence-config` is invalid.
@@ -261,17 +268,19 @@ async def open_stores(case: Case) -> AsyncIterator[PersistenceStores]:
     options = case.options
     namespace, name = options.leader_elect_resource_namespace, options.leader_elect_resource_name
     stores = wiring.PersistenceStores(
-        options.persistence_config,
+        file or options.persistence_config,
         case.client,
         namespace=namespace,
         lease=name,
         next_epoch=_keep_epoch,
+        cluster_uid=cluster_uid,
     )
-    try:
-        lease = await case.client.resource(LEASES).get(name, namespace=namespace)
-        epoch = lease.spec.lease_transitions or 0
-    except errors.NotFound:
-        epoch = 0
+    epoch = 0
+    # This Lease says nothing about another cluster: with 0, its data keep the stored epoch.
+    if not cluster_uid:
+        with suppress(errors.NotFound):
+            lease = await case.client.resource(LEASES).get(name, namespace=namespace)
+            epoch = lease.spec.lease_transitions or 0
     async with stores.opened(options.cluster_name, "doctor", epoch, rotates=False):
         yield stores
 

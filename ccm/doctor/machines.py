@@ -264,7 +264,7 @@ async def vms(case: Case, api: MachineApi = GARDENER) -> CheckFinding:
     machines = await _machines(case, api) if everywhere is None else everywhere
     comparison = _Comparison(
         api=api,
-        cluster=case.options.cluster_id or await _marker(case, api),
+        cluster=case.options.cluster_id or await vm_marker(case, api),
         namespace=namespace,
         machines=[machine for machine in machines if namespace in ("", machine.metadata.namespace)],
         all_machines=everywhere,
@@ -418,7 +418,7 @@ class _Comparison:
         ]
 
 
-async def _marker(case: Case, api: MachineApi) -> str:
+async def vm_marker(case: Case, api: MachineApi) -> str:
     """Return the value of the cluster tag for a daemon without `--cluster-id`."""
     control, target = await reach.client_of_role(case, api.role), None
     if not api.role:

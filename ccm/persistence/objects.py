@@ -153,10 +153,35 @@ def _check_no_secrets(kind: GVK, obj: Mapping[str, Any]) -> None:
     if (kind.group, kind.kind) == ("", "Secret"):
         raise SensitiveObjectRefused("a Secret can only be stored in the secret store")
     for path, value in _strings(obj):
-        if value and (_is_secret(path[-1]) or redact.mask_text(value, len(value)) != value):
+        if _is_credential(path, value):
             raise SensitiveObjectRefused(
                 f"{'.'.join(path[1:])} contains a credential; refer to a Secret instead"
             )
+
+
+def without_credentials(value: Any, path: tuple[str, ...] = ("",)) -> Any:
+    """Return a copy of an object in which `redact.MASK` replaces each credential."""
+    if isinstance(value, str):
+        return redact.MASK if _is_credential(path, value) else value
+    if isinstance(value, Mapping):
+        return {
+            name: without_credentials(inner, path if name == "value" else (*path, name))
+            for name, inner in value.items()
+        }
+    if isinstance(value, list):
+        return [without_credentials(inner, path) for inner in value]
+    return value
+
+
+def masked_paths(obj: Mapping[str, Any]) -> list[str]:
+    """Return the paths of the credentials that `without_credentials` has replaced."""
+    return [".".join(path[1:]) for path, value in _strings(obj) if value == redact.MASK]
+
+
+def _is_credential(path: tuple[str, ...], value: str) -> bool:
+    if value in ("", redact.MASK):
+        return False
+    return _is_secret(path[-1]) or redact.mask_text(value, len(value)) != value
 
 
 def _is_secret(name: str) -> bool:

@@ -30,10 +30,12 @@ from tests.architecture.sources import ROOT, modules, tree
 FOLDER = Path(__file__).parent
 
 _SUBCOMMANDS = (
-    *("completion", "doctor", "explain", "journal", "new-provider", "orphans", "plan", "providers"),
-    *("rollout", "sandbox"),
+    *("backup", "completion", "doctor", "explain", "journal", "new-provider", "orphans", "plan"),
+    *("providers", "restore", "rollout", "sandbox"),
 )
-_DAEMON_FLAGS = ("doctor", "explain", "journal", "orphans", "plan", "rollout")
+_DAEMON_FLAGS = (
+    *("backup", "doctor", "explain", "journal", "orphans", "plan", "restore", "rollout"),
+)
 _LEVELS = ("critical", "debug", "error", "exception", "info", "warning")
 _FACTORIES = ("counter", "gauge", "histogram", "plain_counter")
 _CAMEL = re.compile(r"[A-Z][a-z]+([A-Z][A-Za-z]*)*")
