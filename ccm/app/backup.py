@@ -72,12 +72,14 @@ class MachineObjects:
 
     Attributes:
         api: the API group.
+        kinds: its kinds that the cluster serves.
         client: client of the cluster that stores the objects.
         namespace: namespace of the objects.
         marker: marker of the VMs in the cloud (`--cluster-id`).
     """
 
     api: MachineApi
+    kinds: Sequence[ResourceKind[Any]]
     client: Client
     namespace: str
     marker: str
@@ -267,7 +269,7 @@ async def back_up(
     for group in groups:
         # Machines first: if a set is scaled up meanwhile, the snapshot lacks a Machine. The other
         # order would lack replicas, and the restored set would delete a VM that is in use.
-        objects = [obj for kind in group.api.kinds async for obj in group.items(kind)]
+        objects = [obj for kind in group.kinds async for obj in group.items(kind)]
         wanted = {key for obj in objects for key in _references(obj, obj["metadata"])}
         if storage.is_encrypted:
             objects += [obj async for obj in _secrets(group.client, sorted(wanted), report)]

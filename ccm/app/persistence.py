@@ -223,6 +223,17 @@ class PersistenceStores:
         """Return the storage of objects, and then the secret store if there is one."""
         return (self.objects,) if self.secrets is None else (self.objects, self.secrets)
 
+    async def wait_open(self) -> None:
+        """Wait until storage is open, inside the block of `opened`.
+
+        Raises:
+            BackendDead: the first attempt to open it failed.
+        """
+        for backend in self.backends():
+            await backend.tried.wait()
+            if backend.fault:
+                raise BackendDead(backend.fault)
+
     async def health(self) -> CheckResult:
         """Return the health of storage.
 

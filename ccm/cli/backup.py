@@ -16,7 +16,6 @@ from ccm.doctor import ExaminationError
 
 if TYPE_CHECKING:
     from ccm.app.backup import MachineObjects
-    from ccm.app.persistence import PersistenceStores
     from ccm.doctor.case import Case
 
 _INTRODUCTION = """\
@@ -81,22 +80,6 @@ async def connected(request: ParsedCommand, environ: Mapping[str, str]) -> Async
         await case.exit_stack.aclose()
 
 
-async def open_stores(case: Case, file: str = "", cluster_uid: str = "") -> PersistenceStores:
-    """Open storage until the case ends; see `ccm.doctor.cluster.open_stores`.
-
-    Raises:
-        ExaminationError: it cannot be opened.
-    """
-    from ccm.doctor import cluster
-
-    stores = await case.exit_stack.enter_async_context(cluster.open_stores(case, file, cluster_uid))
-    for backend in stores.backends():
-        await backend.tried.wait()
-        if backend.fault:
-            raise ExaminationError(backend.fault)
-    return stores
-
-
 async def machine_objects(case: Case) -> Sequence[MachineObjects]:
     """Return access to the objects of each API group that the cluster serves."""
     from ccm.app.backup import MachineObjects
@@ -104,15 +87,19 @@ async def machine_objects(case: Case) -> Sequence[MachineObjects]:
     from ccm.doctor import machines, reach
     from ccm.machines import discovery
 
-    options, groups = case.options, list[MachineObjects]()
+    groups = list[MachineObjects]()
     for api in APIS:
         client = await reach.client_of_role(case, api.role)
-        if await discovery.fetch_plurals(client, api.codec.machines.api_version):
-            marker = options.cluster_id or await machines.vm_marker(case, api)
-            namespace = api.namespace(options)
-            groups.append(
-                MachineObjects(api=api, client=client, namespace=namespace, marker=marker)
+        plurals = await discovery.fetch_plurals(client, api.codec.machines.api_version)
+        if kinds := [kind for kind in api.kinds if kind.plural in plurals]:
+            group = MachineObjects(
+                api=api,
+                kinds=kinds,
+                client=client,
+                namespace=api.namespace(case.options),
+                marker=case.options.cluster_id or await machines.vm_marker(case, api),
             )
+            groups.append(group)
     return groups
 
 
@@ -125,11 +112,15 @@ async def back_up(
         ExaminationError: the objects cannot be read, or the snapshot cannot be stored.
     """
     from ccm.app import backup
+    from ccm.doctor import cluster
 
     async with connected(request, environ) as case:
+        stores = await case.exit_stack.enter_async_context(cluster.open_stores(case))
+        storage = backup.BackupStorage(stores)  # before anything is opened
+        await stores.wait_open()
         await backup.back_up(
             await machine_objects(case),
-            backup.BackupStorage(await open_stores(case)),
+            storage,
             now=case.client.server_time(),
             keep=request.own_flags["keep"],
             dry_run=request.own_flags["dry-run"],

@@ -68,7 +68,7 @@ async def restore(
         ExaminationError: a daemon leads, or the snapshot cannot be read or restored.
     """
     from ccm.app import backup as app
-    from ccm.doctor import daemons
+    from ccm.doctor import cluster, daemons
 
     own, lines = request.own_flags, list[str]()
     former, dry_run = own["from-cluster-id"], own["dry-run"]
@@ -77,18 +77,22 @@ async def restore(
         command.show(out, [line])
 
     async with backup.connected(request, environ) as case:
-        await daemons.lease(case)
-        if case.lease_holder and not dry_run:
-            raise ExaminationError(
-                f"{case.lease_holder} holds the Lease; stop all replicas of the daemon"
-            )
-        stores = await backup.open_stores(case, own["from-persistence-config"], former)
-        snapshot, entries = await app.BackupStorage(stores).load(own["snapshot"])
+        if not dry_run:
+            await daemons.lease(case)
+            if case.lease_holder:
+                raise ExaminationError(
+                    f"{case.lease_holder} holds the Lease; stop all replicas of the daemon"
+                )
+        enter = case.exit_stack.enter_async_context
+        stores = await enter(cluster.open_stores(case, own["from-persistence-config"], former))
+        storage = app.BackupStorage(stores)  # before anything is opened
+        await stores.wait_open()
+        snapshot, entries = await storage.load(own["snapshot"])
         report(f"snapshot {snapshot.name}")
         groups = await backup.machine_objects(case)
         if former and (source := await _journal(case, stores)).entries:
             # Opened first: with an unusable storage, nothing is created.
-            target = await _journal(case, await backup.open_stores(case))
+            target = await _journal(case, await enter(cluster.open_stores(case)))
             count = await app.copy_journal(source, target, entries, dry_run=dry_run)
             lines.append(f"journal: {count} entries {'would be ' * dry_run}added")
         is_complete = await app.restore(groups, entries, dry_run=dry_run, report=report)
@@ -104,6 +108,7 @@ async def _journal(case: Case, stores: PersistenceStores) -> Journal:
     from ccm.doctor.journal import KEPT, KEPT_S
     from ccm.persistence.journal import Journal
 
+    await stores.wait_open()
     journal = Journal(writer=stores.writer, keep_removed_s=KEPT_S, max_removed=KEPT)
     case.exit_stack.push_async_callback(journal.close)
     await journal.open(stores.objects.provider, stores.objects.instance)

@@ -1,16 +1,23 @@
-"""Examples of MachineDeployments of Kubermatic's API: accepted by API server and provider."""
+"""Examples: MachineDeployments of Kubermatic's API, accepted by API server and provider; and a
+CronJob whose rights are sufficient.
+"""
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
+from ccm.cli import backup
 from ccm.cloud.configvar import Reference, Resolver
 from ccm.cloud.kubermatic import decode_config
 from ccm.kubermatic import crds
+from ccm.sandbox import realserver
 from providers.hcloud import kubermatic as of_hcloud
 from providers.hcloud import machines as hcloud_machines
 from providers.sim import kubermatic as of_sim
@@ -19,8 +26,8 @@ from providers.stackit import kubermatic as of_stackit
 from providers.stackit import machines as stackit_machines
 from tests import servers
 from tests.e2e.provisioning.templates import fill, placeholders
-from tests.manifests import shipped
-from tests.scenario import harness, kubermatic
+from tests.manifests import account, shipped
+from tests.scenario import harness, kubermatic, machines
 
 FOLDER = shipped.MANIFESTS / "examples"
 DRIVERS: Mapping[str, tuple[Any, Any]] = {
@@ -44,12 +51,19 @@ OPTIONAL = re.compile(r"^( {12})# ([a-z]\w+: \S.*)$", re.MULTILINE)
 each = pytest.mark.parametrize("package", DRIVERS)
 
 
+@pytest_asyncio.fixture
+async def env(api_server: servers.ApiServer, tmp_path: Path) -> AsyncIterator[harness.Environment]:
+    async with harness.open_environment(api_server, tmp_path) as opened:
+        yield opened
+
+
 def text(package: str) -> str:
     return (FOLDER / f"{package}-machinedeployment.yaml").read_text()
 
 
 def test_each_provider_has_an_example() -> None:
-    names = {path.name.removesuffix("-machinedeployment.yaml") for path in FOLDER.iterdir()}
+    suffix = "-machinedeployment.yaml"
+    names = {path.name.removesuffix(suffix) for path in FOLDER.glob(f"*{suffix}")}
 
     assert names == DRIVERS.keys()
     assert {name for package in names for name in placeholders(text(package))} == VALUES.keys()
@@ -98,6 +112,51 @@ async def test_api_server_accepts_the_examples(api_server: servers.ApiServer) ->
                     where, json=document, params={"fieldValidation": "Strict"}
                 ) as response:
                     assert response.status == 201, await response.text()
+
+
+@servers.only_real
+async def test_backup_needs_only_the_rights_of_its_example(
+    env: harness.Environment, tmp_path: Path
+) -> None:
+    await machines.prepare(env)
+    await kubermatic.install(env)
+    await machines.make_class(env.cluster, "small", machines.SIM, machines.sim_secret("token"))
+    secret, deployment = fill(text("sim"), VALUES)
+    for document in (secret, deployment):
+        await env.cluster.create(collection(document), document)
+    job, *rights = shipped.objects(FOLDER / "backup-cronjob.yaml")
+    pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    name = pod["serviceAccountName"]
+    async with servers.connect(env.server) as session:
+        user = f"system:serviceaccount:{shipped.NAMESPACE}:{name}"
+        await account.install(session, rights, user)
+        token = await account.token_of(session, name)
+    kubeconfig, key = tmp_path / "kubeconfig", tmp_path / "key"
+    realserver.write_kubeconfig(kubeconfig, url=(await env.new_proxy()).url, token=token)
+    key.write_bytes(b"k" * 32)
+    key.chmod(0o400)
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        f"instances: [{{sqlite: {{path: {tmp_path}/store/a.db}}}}]\n"
+        f"secrets: {{encrypted: {{storage: {{sqlite: {{path: {tmp_path}/store/s.db}}}}, "
+        f"key_files: [{key}]}}}}\n"
+    )
+    (_, *flags) = container["args"]
+    assert [Path(word).name for word in (*container["command"], container["args"][0])] == [
+        "kube-ccm",
+        backup.NAME,
+    ]
+    mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert [flag.removeprefix("--persistence-config=") in mounts for flag in flags] == [True]
+
+    said = io.StringIO()
+    request = backup.read([f"--kubeconfig={kubeconfig}", f"--persistence-config={config}"])
+    assert await backup.back_up(request, said, environ={}) == 0
+
+    assert "Secret: 2 stored" in said.getvalue()
+    assert "MachineDeployment.cluster.k8s.io: 1 stored" in said.getvalue()
+    assert "MachineClass: 1 stored" in said.getvalue()
 
 
 def collection(document: Mapping[str, Any]) -> str:

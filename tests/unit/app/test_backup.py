@@ -91,7 +91,9 @@ class Api:
 
     def groups(self, marker: str = "marker") -> list[MachineObjects]:
         return [
-            MachineObjects(api=api, client=self.client, namespace=NAMESPACE, marker=marker)
+            MachineObjects(
+                api=api, kinds=api.kinds, client=self.client, namespace=NAMESPACE, marker=marker
+            )
             for api in self.apis
         ]
 

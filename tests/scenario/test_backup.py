@@ -1,0 +1,191 @@
+"""A cluster is lost and rebuilt from a snapshot of its machine objects: its VMs stay."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ccm.cli import backup, restore
+from ccm.doctor import ExaminationError
+from tests import servers
+from tests.scenario import harness, kubermatic, machines
+from tests.scenario.harness import Cluster, Environment, wait_for
+from tests.scenario.machines import ALL_CONTROLLERS, Fleet, FleetApi, vms
+
+COUNT = 5
+SYSTEM = "/api/v1/namespaces/kube-system"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """An API group.
+
+    Attributes:
+        fleet: its objects.
+        kind: class or type of the Machines.
+        controllers: value of `--controllers`.
+        prepare: installs the CRDs.
+        fill: creates the objects to which Machines refer.
+    """
+
+    fleet: FleetApi
+    kind: str
+    controllers: str
+    prepare: Callable[[Environment], Awaitable[None]]
+    fill: Callable[[Environment], Awaitable[None]]
+
+
+async def fill_gardener(env: Environment) -> None:
+    secret = machines.sim_secret(env.cloud.token)
+    await machines.make_class(env.cluster, "one", machines.SIM, secret)
+
+
+async def fill_kubermatic(env: Environment) -> None:
+    token = base64.b64encode(env.cloud.token.encode()).decode()
+    secret = {"metadata": {"name": "machine-controller-sim"}, "data": {"token": token}}
+    await env.cluster.create(kubermatic.SECRETS, secret)
+    await kubermatic.write_user_data(env.cluster, "workers")
+
+
+GROUPS = {
+    "gardener": Group(
+        fleet=machines.GARDENER_FLEET,
+        kind="one",
+        controllers=",".join(ALL_CONTROLLERS),
+        prepare=machines.prepare,
+        fill=fill_gardener,
+    ),
+    "kubermatic": Group(
+        fleet=kubermatic.FLEET,
+        kind=kubermatic.FLEET.kinds[0],
+        controllers=kubermatic.FLAGS["controllers"],
+        prepare=kubermatic.install,
+        fill=fill_kubermatic,
+    ),
+}
+
+
+async def said_by(env: Environment, command: Any, *words: str) -> list[str]:
+    """The lines of a successful command."""
+    said = io.StringIO()
+    request = command.read([f"--kubeconfig={env.server.kubeconfig_path}", *words])
+    act = backup.back_up if command is backup else restore.restore
+    assert await act(request, said, environ={}) == 0, said.getvalue()
+    return said.getvalue().splitlines()
+
+
+def storage(folder: Path, name: str) -> str:
+    """The file of `--persistence-config` of a cluster."""
+    key, file = folder / "key", folder / f"{name}.yaml"
+    if not key.exists():
+        key.write_bytes(b"k" * 32)
+        key.chmod(0o400)
+    file.write_text(
+        f"instances: [{{sqlite: {{path: {folder}/{name}/objects.db}}}}]\n"
+        f"secrets: {{encrypted: {{storage: {{sqlite: {{path: {folder}/{name}/secrets.db}}}}, "
+        f"key_files: [{key}]}}}}\n"
+    )
+    return str(file)
+
+
+def owner_uid(obj: Mapping[str, Any]) -> str:
+    (owner,) = obj["metadata"].get("ownerReferences") or [{"uid": ""}]
+    return str(owner["uid"])
+
+
+async def lose(env: Environment, group: Group, config: str, flags: Mapping[str, str]) -> str:
+    """Store a snapshot of a fleet while the daemon runs, then kill it; the UID of the cluster."""
+    await group.prepare(env)
+    await group.fill(env)
+    daemon = await env.start_leading(flags={**flags, "persistence-config": config})
+    await daemon.says("journal opened")
+    async with (
+        servers.connect(env.server) as session,
+        Fleet(session, boot_s=0, api=group.fleet).at_work() as fleet,
+    ):
+        await fleet.deploy(COUNT, kind=group.kind, surge=1, unavailable=0)
+        await fleet.until(lambda one: one.all_run(group.kind, COUNT))
+    # The daemon writes to the same storage.
+    stored = await said_by(env, backup, f"--persistence-config={config}")
+    assert "Secret: 1 stored" in stored
+    with pytest.raises(ExaminationError, match="holds the Lease; stop all replicas"):
+        await said_by(env, restore, f"--persistence-config={config}")
+    assert daemon.lines("journal is unavailable") == []
+    await daemon.kill()
+    return str(((await env.cluster.get(SYSTEM)) or {})["metadata"]["uid"])
+
+
+async def restore_all(env: Environment, group: Group, words: Sequence[str], uid: str) -> None:
+    """Restore the snapshot: first the dry run, at last once more."""
+    planned = await said_by(env, restore, *words, "--dry-run")
+    assert await env.cluster.items(f"{group.fleet.path}/machines") == []
+    done = await said_by(env, restore, *words)
+    assert planned == [
+        line.replace(" created", " would be created").replace(" added", " would be added")
+        for line in done
+    ]
+    assert f": {COUNT} created, 0 exist already, 0 failed" in "\n".join(done)
+    assert done[-1] == f"start the daemon with --cluster-id={uid}, the marker of the VMs"
+    again = await said_by(env, restore, *words)
+    assert f": 0 created, {COUNT} exist already, 0 failed" in "\n".join(again)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("name", GROUPS)
+@servers.only_builtin
+async def test_machines_of_a_lost_cluster_keep_their_vms(
+    env: Environment, name: str, tmp_path: Path
+) -> None:
+    group = GROUPS[name]
+    path = group.fleet.path
+    old, new = storage(tmp_path, "old"), storage(tmp_path, "new")
+    flags = {"controllers": group.controllers, "kube-api-qps": "-1", "journal": "report"}
+    uid = await lose(env, group, old, flags)
+    before, calls = vms(env), len(env.calls())
+    assert len(before) == COUNT
+
+    async def adopted() -> bool:
+        (deployment,) = await env.cluster.items(f"{path}/machinedeployments")
+        (one,) = await env.cluster.items(f"{path}/machinesets")
+        owners = {owner_uid(machine) for machine in await env.cluster.items(f"{path}/machines")}
+        return owner_uid(one) == deployment["metadata"]["uid"] and owners == {
+            one["metadata"]["uid"]
+        }
+
+    rebuilt = servers.BuiltinServer(tmp_path / "rebuilt")
+    await rebuilt.start()
+    try:
+        async with servers.connect(rebuilt) as session:
+            env.server, env.cluster = rebuilt, Cluster(session)
+            await group.prepare(env)
+            words = (f"--persistence-config={new}", f"--from-persistence-config={old}")
+            await restore_all(env, group, (*words, f"--from-cluster-id={uid}"), uid)
+            given = {"cluster-id": uid, "persistence-config": new}
+            daemon = await env.start_leading(flags={**flags, **given})
+            async with Fleet(session, boot_s=0, api=group.fleet).at_work() as fleet:
+                await fleet.until(lambda one: one.all_run(group.kind, COUNT))
+                await wait_for(adopted, "set and Machines are adopted")
+                # Its controllers have seen all, and delete the VM of a restored Machine.
+                await fleet.scale(COUNT - 1)
+                await fleet.until(lambda one: one.all_run(group.kind, COUNT - 1))
+            operations = [call.operation for call in env.calls()[calls:]]
+            assert "create_instance" not in operations
+            assert operations.count("delete_instance") == 1
+            assert len(vms(env)) == COUNT - 1
+            assert vms(env).items() <= before.items()
+            assert await daemon.stop() == 0
+    finally:
+        await rebuilt.kill()
+
+
+@servers.only_builtin
+async def test_storage_in_the_cluster_is_refused(env: harness.Environment) -> None:
+    for command in (backup, restore):
+        with pytest.raises(ExaminationError, match="would be lost with the cluster"):
+            await said_by(env, command)
