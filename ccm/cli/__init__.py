@@ -27,7 +27,6 @@ from ccm.cli import (
     orphans,
     plan,
     providers,
-    restore,
     rollout,
     sandbox,
 )
@@ -102,19 +101,19 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"kube-ccm {ccm.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (
-        sandbox,
-        providers,
-        doctor,
-        plan,
-        explain,
-        journal,
-        orphans,
-        rollout,
-        backup,
-        restore,
-        new_provider,
-        completion,
+    for add in (
+        sandbox.add,
+        providers.add,
+        doctor.add,
+        plan.add,
+        explain.add,
+        journal.add,
+        orphans.add,
+        rollout.add,
+        backup.BACKUP.add,
+        backup.RESTORE.add,
+        new_provider.add,
+        completion.add,
     ):
-        module.add(commands)
+        add(commands)
     return parser

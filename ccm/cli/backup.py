@@ -1,4 +1,4 @@
-"""`kube-ccm backup`: stores a snapshot of the machine objects outside of the cluster."""
+"""`kube-ccm backup` and `kube-ccm restore`: snapshots of the machine objects."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from typing import TYPE_CHECKING, TextIO
 
 from ccm.base.flags import FlagSection, at_least_one
 from ccm.cli import command
-from ccm.cli.command import EXIT_OK, ParsedCommand
+from ccm.cli.command import EXIT_FAILED, EXIT_OK, ParsedCommand
 from ccm.doctor import ExaminationError
 
 if TYPE_CHECKING:
     from ccm.app.backup import MachineObjects
+    from ccm.app.persistence import PersistenceStores
     from ccm.doctor.case import Case
+    from ccm.persistence.journal import Journal
 
-_INTRODUCTION = """\
+_BACKUP_INTRODUCTION = """\
 Stores a snapshot of all Machines, MachineSets, MachineDeployments and MachineClasses, of both API
 groups, in the storage of --persistence-config; then deletes old snapshots. The storage has to
 outlive the cluster: s3, postgres, or sqlite on a volume outside of it. The daemon may run.
 
-With `secrets: {encrypted: ...}` in the file, whose storage has to outlive the cluster, too, the
-snapshot is encrypted, and contains the Secrets to which the objects refer. Otherwise it contains no
-Secrets, and no credentials in the objects; the output names what is left out. Never stored:
-statuses, ConfigMaps, Nodes, Services, and user data of Kubermatic's operating-system-manager.
+With `secrets: {encrypted: ...}` in the file, the snapshot is encrypted, and contains the Secrets to
+which the objects refer. Otherwise it contains no Secrets, and no credentials in the objects; the
+output names what is left out. Never stored: statuses, ConfigMaps, Nodes, Services, and user data of
+Kubermatic's operating-system-manager.
 
-Pass the flags of the daemon. Permissions: list the machine objects, get the Secrets, the namespace
-kube-system and the Lease. As a CronJob: manifests/examples/backup-cronjob.yaml.
+Pass the flags of the daemon. Permissions, and a CronJob: manifests/examples/backup-cronjob.yaml.
 
 example:
   kube-ccm backup --persistence-config=persistence.yaml --dry-run
@@ -38,16 +39,35 @@ exit status: 0 success, 1 an error, 2 invalid command line
 
 """
 
-NAME = "backup"
+_RESTORE_INTRODUCTION = """\
+Creates the objects of a snapshot of kube-ccm backup that are absent; existing objects are left
+unchanged. Their VMs are neither created nor deleted. May be repeated. The daemon must not run,
+except with --dry-run: it would create VMs for Machines that are not restored yet.
 
-FLAGS_USED = (
+Pass the flags of the daemon. Permissions: create the objects and their Secrets, get the namespace
+kube-system and the Lease.
+
+After the loss of a cluster whose namespace kube-system had the UID OLD:
+  1. create the new cluster, the namespaces and the CRDs of the machines, without the daemon
+  2. kube-ccm restore --persistence-config=new.yaml --from-persistence-config=old.yaml \\
+       --from-cluster-id=OLD --dry-run    and then without --dry-run. For a bucket or a database,
+     old.yaml and new.yaml may be the same file; a file of SQLite belongs to one cluster
+  3. create the Secrets that the snapshot lacks, and the Services
+  4. kube-ccm journal list --offline ...  and for each load balancer with a new Service:
+     kube-ccm journal adopt NAME service NAMESPACE/NAME --offline ...
+  5. start the daemon with the --cluster-id that the last line of restore names
+VMs that were created after the snapshot have no Machine, and count as orphans.
+
+exit status: 0 all objects exist, 1 an error, or an object was not created, 2 invalid command line
+
+"""
+
+_FLAGS_USED = (
     *("kubeconfig", "master", "namespace", "control-kubeconfig", "target-kubeconfig"),
     *("kubermatic-namespace", "cluster-id", "cluster-name", "persistence-config"),
     *("leader-elect-resource-name", "leader-elect-resource-namespace", "config"),
 )
-"""Flags of the daemon that the commands for snapshots use."""
-
-_SECTION = FlagSection(NAME, ours=True)
+_SECTION = FlagSection("snapshots", ours=True)
 
 
 @dataclass(frozen=True)
@@ -56,8 +76,93 @@ class _BackupFlags:
     dry_run: bool = _SECTION.flag(False, "Only show what would be stored.")
 
 
+@dataclass(frozen=True)
+class _RestoreFlags:
+    snapshot: str = _SECTION.flag("", "Name of the snapshot. Empty means the newest one.")
+    from_cluster_id: str = _SECTION.flag(
+        "",
+        "UID of the namespace kube-system of the cluster that stored the snapshot. Its journal is "
+        "added to the journal of this cluster. Empty means this cluster.",
+    )
+    from_persistence_config: str = _SECTION.flag(
+        "", "File that configures the storage of the snapshot. Empty means --persistence-config."
+    )
+    dry_run: bool = _SECTION.flag(False, "Only check the objects and show what would be done.")
+
+
+async def back_up(
+    request: ParsedCommand, out: TextIO, *, environ: Mapping[str, str] = os.environ
+) -> int:
+    """Store a snapshot; return the exit status.
+
+    Raises:
+        ExaminationError: the objects cannot be read, or the snapshot cannot be stored.
+    """
+    from ccm.app import backup
+    from ccm.doctor import cluster
+
+    async with _connected(request, environ) as case:
+        stores = await case.exit_stack.enter_async_context(cluster.open_stores(case))
+        storage = backup.BackupStorage(stores)  # before anything is opened
+        await stores.wait_open()
+        await backup.back_up(
+            await _machine_objects(case),
+            storage,
+            now=case.client.server_time(),
+            keep=request.own_flags["keep"],
+            dry_run=request.own_flags["dry-run"],
+            report=lambda line: command.show(out, [line]),
+        )
+    return EXIT_OK
+
+
+async def restore(
+    request: ParsedCommand, out: TextIO, *, environ: Mapping[str, str] = os.environ
+) -> int:
+    """Restore a snapshot; return the exit status.
+
+    Raises:
+        ExaminationError: a daemon leads, or the snapshot cannot be read or restored.
+    """
+    from ccm.app import backup
+    from ccm.doctor import cluster, daemons
+
+    own, lines = request.own_flags, list[str]()
+    former, dry_run = own["from-cluster-id"], own["dry-run"]
+
+    def report(line: str) -> None:
+        command.show(out, [line])
+
+    async with _connected(request, environ) as case:
+        if not dry_run:
+            await daemons.lease(case)
+            if case.lease_holder:
+                raise ExaminationError(
+                    f"{case.lease_holder} holds the Lease; stop all replicas of the daemon"
+                )
+        enter = case.exit_stack.enter_async_context
+        stores = await enter(cluster.open_stores(case, own["from-persistence-config"], former))
+        storage = backup.BackupStorage(stores)  # before anything is opened
+        await stores.wait_open()
+        snapshot, entries = await storage.load(own["snapshot"])
+        report(f"snapshot {snapshot.name}")
+        groups = await _machine_objects(case)
+        if former and (source := await _journal(case, stores)).entries:
+            # Opened first: with an unusable storage, nothing is created.
+            target = await _journal(case, await enter(cluster.open_stores(case)))
+            count = await backup.copy_journal(source, target, entries, dry_run=dry_run)
+            lines.append(f"journal: {count} entries {'would be ' * dry_run}added")
+        is_complete = await backup.restore(groups, entries, dry_run=dry_run, report=report)
+        if not snapshot.encrypted:
+            lines.append("the snapshot has no Secrets; create those to which the objects refer")
+        for marker in {*snapshot.markers} - {group.marker for group in groups}:
+            lines.append(f"start the daemon with --cluster-id={marker}, the marker of the VMs")
+        command.show(out, lines)
+    return EXIT_OK if is_complete else EXIT_FAILED
+
+
 @asynccontextmanager
-async def connected(request: ParsedCommand, environ: Mapping[str, str]) -> AsyncIterator[Case]:
+async def _connected(request: ParsedCommand, environ: Mapping[str, str]) -> AsyncIterator[Case]:
     """Connect to the API server for the block; turn expected errors into ExaminationError."""
     from ccm.app.backup import BackupError
     from ccm.app.provider import Misconfigured
@@ -80,7 +185,7 @@ async def connected(request: ParsedCommand, environ: Mapping[str, str]) -> Async
         await case.exit_stack.aclose()
 
 
-async def machine_objects(case: Case) -> Sequence[MachineObjects]:
+async def _machine_objects(case: Case) -> Sequence[MachineObjects]:
     """Return access to the objects of each API group that the cluster serves."""
     from ccm.app.backup import MachineObjects
     from ccm.app.machineapis import APIS
@@ -103,39 +208,32 @@ async def machine_objects(case: Case) -> Sequence[MachineObjects]:
     return groups
 
 
-async def back_up(
-    request: ParsedCommand, out: TextIO, *, environ: Mapping[str, str] = os.environ
-) -> int:
-    """Store a snapshot; return the exit status.
+async def _journal(case: Case, stores: PersistenceStores) -> Journal:
+    from ccm.doctor.journal import KEPT, KEPT_S
+    from ccm.persistence.journal import Journal
 
-    Raises:
-        ExaminationError: the objects cannot be read, or the snapshot cannot be stored.
-    """
-    from ccm.app import backup
-    from ccm.doctor import cluster
-
-    async with connected(request, environ) as case:
-        stores = await case.exit_stack.enter_async_context(cluster.open_stores(case))
-        storage = backup.BackupStorage(stores)  # before anything is opened
-        await stores.wait_open()
-        await backup.back_up(
-            await machine_objects(case),
-            storage,
-            now=case.client.server_time(),
-            keep=request.own_flags["keep"],
-            dry_run=request.own_flags["dry-run"],
-            report=lambda line: command.show(out, [line]),
-        )
-    return EXIT_OK
+    await stores.wait_open()
+    journal = Journal(writer=stores.writer, keep_removed_s=KEPT_S, max_removed=KEPT)
+    case.exit_stack.push_async_callback(journal.close)
+    await journal.open(stores.objects.provider, stores.objects.instance)
+    return journal
 
 
-COMMAND = command.DaemonCommand(
-    name=NAME,
+BACKUP = command.DaemonCommand(
+    name="backup",
     summary="store a snapshot of the machine objects outside of the cluster",
-    introduction=_INTRODUCTION,
+    introduction=_BACKUP_INTRODUCTION,
     own=_BackupFlags,
     execute=lambda request, out: asyncio.run(back_up(request, out)),
-    used=FLAGS_USED,
+    used=_FLAGS_USED,
     needs_provider=False,
 )
-add, own_flags, read, run = COMMAND.add, COMMAND.own_flags, COMMAND.read, COMMAND.run
+RESTORE = command.DaemonCommand(
+    name="restore",
+    summary="create the machine objects of a snapshot that are absent",
+    introduction=_RESTORE_INTRODUCTION,
+    own=_RestoreFlags,
+    execute=lambda request, out: asyncio.run(restore(request, out)),
+    used=_FLAGS_USED,
+    needs_provider=False,
+)

@@ -18,7 +18,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from ccm.base import interpreter
-from ccm.cli import backup, command, doctor, explain, journal, orphans, plan, restore, rollout
+from ccm.cli import backup, command, doctor, explain, journal, orphans, plan, rollout
 
 if TYPE_CHECKING:
     from ccm.base.flags import Flag
@@ -113,8 +113,11 @@ SCRIPTS: Mapping[str, str] = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 """
 
 _COMMANDS = {
-    module.NAME: module.COMMAND
-    for module in (backup, doctor, explain, journal, orphans, plan, restore, rollout)
+    daemon_command.name: daemon_command
+    for daemon_command in (
+        *(module.COMMAND for module in (doctor, explain, journal, orphans, plan, rollout)),
+        *(backup.BACKUP, backup.RESTORE),
+    )
 }
 """Subcommands that take the daemon's flags."""
 

@@ -145,13 +145,13 @@ async def test_backup_needs_only_the_rights_of_its_example(
     (_, *flags) = container["args"]
     assert [Path(word).name for word in (*container["command"], container["args"][0])] == [
         "kube-ccm",
-        backup.NAME,
+        backup.BACKUP.name,
     ]
     mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
     assert [flag.removeprefix("--persistence-config=") in mounts for flag in flags] == [True]
 
     said = io.StringIO()
-    request = backup.read([f"--kubeconfig={kubeconfig}", f"--persistence-config={config}"])
+    request = backup.BACKUP.read([f"--kubeconfig={kubeconfig}", f"--persistence-config={config}"])
     assert await backup.back_up(request, said, environ={}) == 0
 
     assert "Secret: 2 stored" in said.getvalue()

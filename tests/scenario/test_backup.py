@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ccm.cli import backup, restore
+from ccm.cli import backup, command
 from ccm.doctor import ExaminationError
 from tests import servers
 from tests.scenario import harness, kubermatic, machines
@@ -71,11 +71,11 @@ GROUPS = {
 }
 
 
-async def said_by(env: Environment, command: Any, *words: str) -> list[str]:
+async def said_by(env: Environment, subcommand: command.DaemonCommand, *words: str) -> list[str]:
     """The lines of a successful command."""
     said = io.StringIO()
-    request = command.read([f"--kubeconfig={env.server.kubeconfig_path}", *words])
-    act = backup.back_up if command is backup else restore.restore
+    request = subcommand.read([f"--kubeconfig={env.server.kubeconfig_path}", *words])
+    act = backup.back_up if subcommand is backup.BACKUP else backup.restore
     assert await act(request, said, environ={}) == 0, said.getvalue()
     return said.getvalue().splitlines()
 
@@ -112,10 +112,10 @@ async def lose(env: Environment, group: Group, config: str, flags: Mapping[str, 
         await fleet.deploy(COUNT, kind=group.kind, surge=1, unavailable=0)
         await fleet.until(lambda one: one.all_run(group.kind, COUNT))
     # The daemon writes to the same storage.
-    stored = await said_by(env, backup, f"--persistence-config={config}")
+    stored = await said_by(env, backup.BACKUP, f"--persistence-config={config}")
     assert "Secret: 1 stored" in stored
     with pytest.raises(ExaminationError, match="holds the Lease; stop all replicas"):
-        await said_by(env, restore, f"--persistence-config={config}")
+        await said_by(env, backup.RESTORE, f"--persistence-config={config}")
     assert daemon.lines("journal is unavailable") == []
     await daemon.kill()
     return str(((await env.cluster.get(SYSTEM)) or {})["metadata"]["uid"])
@@ -123,16 +123,16 @@ async def lose(env: Environment, group: Group, config: str, flags: Mapping[str, 
 
 async def restore_all(env: Environment, group: Group, words: Sequence[str], uid: str) -> None:
     """Restore the snapshot: first the dry run, at last once more."""
-    planned = await said_by(env, restore, *words, "--dry-run")
+    planned = await said_by(env, backup.RESTORE, *words, "--dry-run")
     assert await env.cluster.items(f"{group.fleet.path}/machines") == []
-    done = await said_by(env, restore, *words)
+    done = await said_by(env, backup.RESTORE, *words)
     assert planned == [
         line.replace(" created", " would be created").replace(" added", " would be added")
         for line in done
     ]
     assert f": {COUNT} created, 0 exist already, 0 failed" in "\n".join(done)
     assert done[-1] == f"start the daemon with --cluster-id={uid}, the marker of the VMs"
-    again = await said_by(env, restore, *words)
+    again = await said_by(env, backup.RESTORE, *words)
     assert f": 0 created, {COUNT} exist already, 0 failed" in "\n".join(again)
 
 
@@ -186,6 +186,6 @@ async def test_machines_of_a_lost_cluster_keep_their_vms(
 
 @servers.only_builtin
 async def test_storage_in_the_cluster_is_refused(env: harness.Environment) -> None:
-    for command in (backup, restore):
+    for subcommand in (backup.BACKUP, backup.RESTORE):
         with pytest.raises(ExaminationError, match="would be lost with the cluster"):
-            await said_by(env, command)
+            await said_by(env, subcommand)
