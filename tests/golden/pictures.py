@@ -25,6 +25,7 @@ from ccm import cli
 from ccm.app import main, options
 from ccm.app.machines.commands import COMMANDS
 from ccm.base.flags import Flag, aliases
+from ccm.cli import backup
 from tests.architecture.sources import ROOT, modules, tree
 
 FOLDER = Path(__file__).parent
@@ -33,9 +34,7 @@ _SUBCOMMANDS = (
     *("backup", "completion", "doctor", "explain", "journal", "new-provider", "orphans", "plan"),
     *("providers", "restore", "rollout", "sandbox"),
 )
-_DAEMON_FLAGS = (
-    *("backup", "doctor", "explain", "journal", "orphans", "plan", "restore", "rollout"),
-)
+_DAEMON_FLAGS = ("doctor", "explain", "journal", "orphans", "plan", "rollout")
 _LEVELS = ("critical", "debug", "error", "exception", "info", "warning")
 _FACTORIES = ("counter", "gauge", "histogram", "plain_counter")
 _CAMEL = re.compile(r"[A-Z][a-z]+([A-Z][A-Za-z]*)*")
@@ -84,6 +83,8 @@ def flags() -> Iterator[str]:
     tables |= {name: command.flags for name, command in COMMANDS.items()}
     for name in _DAEMON_FLAGS:
         tables[f"kube-ccm {name}"] = importlib.import_module(f"ccm.cli.{name}").own_flags()
+    for one in (backup.BACKUP, backup.RESTORE):
+        tables[f"kube-ccm {one.name}"] = one.own_flags()
     lines = [_flag(program, flag) for program, known in tables.items() for flag in known.values()]
     lines += [
         _flag(program, flag)
