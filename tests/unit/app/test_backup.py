@@ -353,7 +353,7 @@ async def test_credentials_are_neither_stored_nor_restored(api_of_new_cluster: A
     async with opened() as world:
         fill(world.api, token=TOKEN)
         await world.back_up()
-        field_ = "spec.providerSpec.value.cloudProviderSpec.token"
+        field_ = "spec.providerSpec.cloudProviderSpec.token"
         name = "Machine.cluster.k8s.io default/web-1-a"
         text = "is a credential and is not stored without encrypted `secrets`"
         assert f"{name}: {field_} {text}" in world.lines
