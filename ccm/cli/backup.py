@@ -209,11 +209,10 @@ async def _machine_objects(case: Case) -> Sequence[MachineObjects]:
 
 
 async def _journal(case: Case, stores: PersistenceStores) -> Journal:
-    from ccm.doctor.journal import KEPT, KEPT_S
     from ccm.persistence.journal import Journal
 
     await stores.wait_open()
-    journal = Journal(writer=stores.writer, keep_removed_s=KEPT_S, max_removed=KEPT)
+    journal = Journal(writer=stores.writer)
     case.exit_stack.push_async_callback(journal.close)
     await journal.open(stores.objects.provider, stores.objects.instance)
     return journal

@@ -163,7 +163,7 @@ class CrashTable:
         try:
             await self._die(point, f"o{next(self._numbers)}")
         except (AssertionError, TimeoutError) as error:
-            raise AssertionError(f"{point}: {error or 'it was never reached'}") from error
+            raise AssertionError(f"{point}: {str(error) or 'it was never reached'}") from error
 
     async def _die(self, point: CrashPoint, name: str) -> None:
         cluster, row, path = self._env.cluster, point.row, f"{point.owners}/{name}"

@@ -101,7 +101,7 @@ async def test_load_balancer_of_a_lost_service_is_reported_by_one_search(
         "authorization-always-allow-paths": "/metrics",
     }
     address, trust = f"{process.LOOPBACK}:{port}", TlsSettings(insecure=True)
-    monkeypatch.setattr(journal, "asking", partial(journal.asking, address=address, trust=trust))
+    monkeypatch.setattr(journal, "ask", partial(journal.ask, address=address, trust=trust))
     async with vendor.opened(api_server, tmp_path) as (env, cloud):
         # The command reads its provider and the provider's environment in this process.
         monkeypatch.syspath_prepend(env.folder / "site")

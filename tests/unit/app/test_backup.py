@@ -73,7 +73,7 @@ class Api:
                     raise errors.Invalid(status=422, reason="Invalid", message="spec: wrong")
             return answer(method, path, *rest)
 
-        self.transport.answer = recorded  # type: ignore[method-assign]
+        self.transport.answer = recorded  # type: ignore[assignment,method-assign]
 
     def create(self, kind: Any, body: Mapping[str, Any], namespace: str = "") -> dict[str, Any]:
         path = kind.path(namespace=namespace)
