@@ -106,8 +106,8 @@ async def create(env: Environment, prefix: str, vms: int, balancers: int) -> Non
 
 def resources(env: Environment) -> set[str]:
     """The IDs of all VMs and load balancers."""
-    balancers = env.cloud.worlds.balancers.list()
-    return {one.id for one in (*env.cloud.world.snapshot(), *balancers)}
+    balancers = {balancer.id for balancer in env.cloud.worlds.balancers.list()}
+    return balancers | {vm.id for vm in env.cloud.world.snapshot()}
 
 
 async def leader(env: Environment, storage: Path) -> Daemon:
