@@ -20,11 +20,9 @@ def ensure_private_folder(path: Path) -> None:
     """Create a private folder, or check that an existing one is private.
 
     Raises:
-        BackendDead: the path is relative, not a folder, or accessible to other users.
+        BackendDead: the path is not a folder, or accessible to other users.
         OSError: the folder cannot be created.
     """
-    if not path.is_absolute():
-        raise BackendDead(f"{path} must be an absolute path")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         path.mkdir(mode=FOLDER_MODE)

@@ -18,7 +18,6 @@ import asyncio
 import os
 import shutil
 import sqlite3
-import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
@@ -61,8 +60,8 @@ ON CONFLICT DO UPDATE SET write_id = excluded.write_id, epoch = excluded.epoch,
 """
 _CORRUPTION_CODES = frozenset({"SQLITE_CORRUPT", "SQLITE_NOTADB"})
 
-CHECK_STEPS = 10_000
-"""Steps of the integrity check after each of which it may be ended."""
+INTERRUPT_S = 0.05
+"""Seconds between two interruptions of the integrity check, until it ends."""
 
 MIN_FREE_BYTES = 1 << 16
 """Free bytes of the file system below which an error is attributed to a full disk."""
@@ -79,9 +78,14 @@ class SqliteStore:
 
     Args:
         path: absolute path of the file.
+
+    Raises:
+        BackendDead: the path is not absolute.
     """
 
     def __init__(self, path: Path) -> None:
+        if not path.is_absolute() or "\0" in str(path):
+            raise BackendDead(f"sqlite.path is {str(path)!r}; use an absolute path")
         self.capabilities = frozenset({CAS, FENCING})
         self.max_bytes = MAX_ENVELOPE
         self._path = path
@@ -90,13 +94,12 @@ class SqliteStore:
         self._inode: tuple[int, int] | None = None
         self._is_damaged = False
         self._checking: asyncio.Task[None] | None = None
-        self._stops_check = threading.Event()
+        self._checker: sqlite3.Connection | None = None
 
     async def open(self, claim: Claim) -> None:
         """See `Store.open`."""
         await self._stop_check()
         if await self._run(self._open, claim):
-            self._stops_check = threading.Event()
             self._checking = spawn(self._check(), name="persistence-sqlite-check")
 
     async def probe(self) -> None:
@@ -150,25 +153,32 @@ class SqliteStore:
         try:
             self._is_damaged = not await asyncio.to_thread(self._is_intact)
         except (sqlite3.Error, OSError) as error:
-            self._is_damaged = getattr(error, "sqlite_errorname", "") in _CORRUPTION_CODES
-            if not (self._is_damaged or self._stops_check.is_set()):
+            name = getattr(error, "sqlite_errorname", type(error).__name__)
+            self._is_damaged = name in _CORRUPTION_CODES
+            if not self._is_damaged and name != "SQLITE_INTERRUPT":
                 logger("persistence").warning(
-                    "storage integrity was not checked",
-                    source=str(self._path),
-                    error=getattr(error, "sqlite_errorname", type(error).__name__),
+                    "storage integrity was not checked", source=str(self._path), error=name
                 )
         if self._is_damaged:
             logger("persistence").error("storage is damaged", source=str(self._path))
 
     async def _stop_check(self) -> None:
-        self._stops_check.set()
-        if self._checking is not None:  # not cancelled: its thread would keep the file open
-            await self._checking
+        """Interrupt the check, and wait for its end.
+
+        The interruption is repeated, because it has no effect before the statement runs. A progress
+        handler would not do: before version 3.41, SQLite calls none while it reads the pages.
+        """
+        while self._checking is not None and not self._checking.done():
+            if self._checker is not None:
+                with suppress(sqlite3.ProgrammingError):  # it is closed
+                    self._checker.interrupt()
+            # The task is not cancelled: its thread would keep the file open.
+            await asyncio.wait({self._checking}, timeout=INTERRUPT_S)
 
     def _is_intact(self) -> bool:
         uri = f"{self._path.as_uri()}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_MS / 1000)) as db:
-            db.set_progress_handler(self._stops_check.is_set, CHECK_STEPS)
+            self._checker = db
             return bool(db.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok")
 
     # Run in the worker thread
@@ -186,12 +196,14 @@ class SqliteStore:
         self._close()
         self._is_damaged = False
         local.ensure_private_folder(self._path.parent)
-        # Create the file first: SQLite gives its mode to the journal files.
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        os.close(os.open(self._path, flags, local.FILE_MODE))
+        if not os.path.lexists(self._path):
+            # Create the file first: SQLite gives its mode to the journal files.
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            os.close(os.open(self._path, flags, local.FILE_MODE))
         local.check_private(self._path, is_folder=False)
-        self._connection = sqlite3.connect(self._path, isolation_level=None, timeout=BUSY_MS / 1000)
+        # Before the connection: a file that replaces this one meanwhile takes no writes.
         self._inode = _inode_of(self._path)
+        self._connection = sqlite3.connect(self._path, isolation_level=None, timeout=BUSY_MS / 1000)
         try:
             return self._set_up(claim)
         except sqlite3.DatabaseError as error:
@@ -200,14 +212,17 @@ class SqliteStore:
             raise
 
     def _set_up(self, claim: Claim) -> bool:
+        owner = self._pragma("application_id")
+        if owner != APPLICATION_ID and (owner or self._pragma("schema_version")):
+            raise BackendDead(
+                f"{self._path} is a database of another program; configure another file"
+            )
         has_log = self._enable_durability()
         if not has_log and self._pragma("quick_check(1)") != "ok":
             raise BackendDead(f"{self._path} is damaged; see the recovery guide")
         with self._transaction():
-            if not self._pragma("application_id") and not self._pragma("schema_version"):
+            if not self._pragma("schema_version"):
                 self._make_tables(claim)
-            if self._pragma("application_id") != APPLICATION_ID:
-                raise BackendDead(f"{self._path} is a database of another program")
             if (version := self._pragma("user_version")) > SCHEMA:
                 raise BackendDead(
                     f"{self._path}: written with schema {version}, this version reads up to "
@@ -283,10 +298,11 @@ class SqliteStore:
         with self._transaction():
             self._check_leader(entry.epoch)
             if expect is not None:
-                record = self._read(place)
-                check_expected(expect, record and record.version)
-            row = (*place.kind, place.key, entry.version, entry.epoch, entry.body)
-            self._db.execute(_UPSERT, row)
+                query = f"SELECT write_id FROM objects {_WHERE} = ?"  # noqa: S608 - all of it is ours
+                row = self._db.execute(query, (*place.kind, place.key)).fetchone()
+                check_expected(expect, row and row[0])
+            values = (*place.kind, place.key, entry.version, entry.epoch, entry.body)
+            self._db.execute(_UPSERT, values)
         return entry.version
 
     def _remove(self, place: StoragePlace, epoch: int) -> None:
@@ -315,11 +331,11 @@ class SqliteStore:
     def _describe_error(self, error: Exception) -> str:
         """Return an error text without the data that was written."""
         name = getattr(error, "sqlite_errorname", None) or getattr(error, "strerror", None)
-        text = f"SQLite operation failed: {name or type(error).__name__}"
+        text = f"{self._path}: SQLite operation failed: {name or type(error).__name__}"
         with suppress(OSError):
             free_bytes = shutil.disk_usage(self._path.parent).free
             if name == "SQLITE_FULL" or free_bytes < MIN_FREE_BYTES:
-                text += f"; no space for {self._path}: free some, deletions need it, too"
+                text += "; no space for more: free some, deletions need it, too"
         return text
 
 

@@ -120,7 +120,9 @@ async def test_full_database_keeps_its_objects_and_recovers(tmp_path: Path) -> N
         held: Any = store._instances[NAME].store
         await held._run(held._db.execute, "PRAGMA max_page_count=8")
         for obj in (thing(size=2, fill="x" * 100_000), thing("new", fill="x" * 100_000)):
-            with pytest.raises(errors.BackendUnavailable, match="SQLITE_FULL; no space for /"):
+            with pytest.raises(
+                errors.BackendUnavailable, match=r"/x.db: .*SQLITE_FULL; no space for"
+            ):
                 await store.put_object(NAME, obj)
         assert not (await store.instance_status(NAME)).status
         assert await store.get_all_objects(NAME, KIND) == [thing(size=1)]

@@ -136,7 +136,7 @@ async def test_symbolic_link_in_storage_is_refused(tmp_path: Path) -> None:
     file.rename(tmp_path / "elsewhere")
     file.symlink_to(tmp_path / "elsewhere")
 
-    with pytest.raises(errors.BackendDead, match="symbolic link"):
+    with pytest.raises(errors.BackendDead, match="is a symbolic link; use a real file"):
         async with opened(LOCAL["sqlite"](tmp_path)):
             pass
 
