@@ -31,7 +31,6 @@ from ccm.persistence.errors import (
     BackendUnavailable,
     Closed,
     CorruptObject,
-    Fenced,
     NotInitialized,
     ObjectTooLarge,
     PersistenceError,
@@ -136,7 +135,8 @@ class StorageInstance:
             place: place of the object; None = several.
 
         Raises:
-            BackendUnavailable: the deadline has passed, or the leader lease may have expired.
+            BackendUnavailable: the deadline has passed, perhaps while earlier writes of the object
+                ran, or the leader lease may have expired.
         """
         began, result = clock.monotonic(), "ok"
         lock: asyncio.Lock | nullcontext[None] = nullcontext()
@@ -145,7 +145,7 @@ class StorageInstance:
         self._in_flight += 1
         self._idle.clear()
         try:
-            async with lock, lease_guard.limit(self._deadline_s):
+            async with lease_guard.limit(self._deadline_s), lock:
                 yield
             self._record_success(name, clock.monotonic() - began)
         except lease_guard.LeaseExpired as error:
@@ -294,7 +294,7 @@ class StoreProvider:
         for instance in self._instances.values():
             try:
                 await instance.open(claim)
-            except (BackendDead, BackendUnavailable, Fenced) as error:
+            except PersistenceError as error:
                 faults.append(error)
         fatal = [error for error in faults if isinstance(error, BackendDead)]
         if fatal or len(faults) == len(self._instances):

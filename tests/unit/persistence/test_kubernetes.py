@@ -185,6 +185,20 @@ async def test_config_map_without_the_label_is_never_changed() -> None:
         assert json.dumps(cluster.held) == before
 
 
+async def test_config_map_without_the_label_in_the_place_of_the_marker_is_refused() -> None:
+    cluster = Cluster()
+    async with opened(cluster):
+        pass
+    (marker,) = cluster.held.values()
+    marker["metadata"]["labels"] = {}
+    store = make(cluster)
+    (instance,) = store.instances()
+    for call in (store.initialize(HERE), store.get_all_objects(instance, KIND)):
+        with pytest.raises(errors.BackendDead, match=r"lacks the label .* was not changed"):
+            await call
+    await store.close()
+
+
 async def test_object_of_another_cluster_is_refused() -> None:
     """ConfigMaps that a backup tool copied from another cluster."""
     cluster = Cluster()
