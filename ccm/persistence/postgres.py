@@ -164,9 +164,10 @@ _LOST = re.compile("08|57P|25006")
 
 _FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 
+_LABEL = "[A-Za-z0-9_-]{1,63}"
 _FORMATS = {
     "host": (
-        r"/[^\0]*|[A-Za-z0-9._:%-]+",
+        rf"/[^\0]*|{_LABEL}(\.{_LABEL})*\.?|[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(%[A-Za-z0-9._-]+)?",
         "a host name, an IP address, or the absolute path of the folder with the Unix socket",
     ),
     "port": (store.PORT, "a port from 1 to 65535"),

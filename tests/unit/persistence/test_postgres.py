@@ -594,6 +594,8 @@ async def test_former_leader_restores_no_lower_epoch(
         ({"port": 0}, "postgres.port is 0; use"),
         ({"host": ""}, "postgres.host is ''; use a host name"),
         ({"host": "db example"}, "postgres.host is 'db example'; use a host name"),
+        ({"host": "db..example"}, "postgres.host is 'db..example'; use a host name"),
+        ({"host": "a" * 64}, "postgres.host is 'a{64}'; use a host name"),
         ({"host": "run/postgres"}, "postgres.host is 'run/postgres'; use .*absolute path"),
         ({"database": ""}, "postgres.database is ''; use the name"),
         ({"user": "a\0b"}, r"postgres.user is 'a\\x00b'; use the name"),
@@ -603,6 +605,11 @@ async def test_former_leader_restores_no_lower_epoch(
 def test_invalid_postgres_setting_is_named(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(errors.BackendDead, match=said):
         PostgresStore(PostgresConfig(**{"host": "db.example"} | settings))
+
+
+@pytest.mark.parametrize("host", ["db.example.", "127.0.0.1", "::1", "fe80::1%eth0", "/run/a b"])
+def test_valid_postgres_host_is_accepted(host: str) -> None:
+    PostgresStore(PostgresConfig(host=host))
 
 
 async def test_postgres_table_may_have_the_name_of_a_keyword(config: PostgresConfig) -> None:
