@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from secrets import token_hex
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -167,11 +168,15 @@ def redact_entry(entry: JournalEntry) -> JournalEntry:
     Names and IDs stay unchanged: with a masked name, a resource or its owner would seem to be gone.
     """
     annotations = {
-        key: redact.MASK if redact.is_secret_name(key) else redact.mask_text(value)
+        key: redact.MASK if _is_secret_name(key) else redact.mask_text(value)
         for key, value in entry.annotations.items()
     }
-    error = redact.mask_text(entry.last_error)[:MAX_ERROR]
+    error = entry.last_error and redact.mask_text(entry.last_error)[:MAX_ERROR]
     return msgspec.structs.replace(entry, annotations=annotations, last_error=error)
+
+
+# A batch has the same few names many times.
+_is_secret_name = lru_cache(1024)(redact.is_secret_name)
 
 
 class PageStore(PersistenceProvider, VersionedPersistence, Protocol):

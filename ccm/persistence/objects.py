@@ -13,7 +13,8 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from types import NoneType
 from typing import Any, NamedTuple
 
 from ccm.base import redact
@@ -129,24 +130,28 @@ def _check_json(obj: Any) -> None:
     """Check types and nesting, without recursion: the object may be deeper than the stack."""
     level: list[Any] = [obj]
     for _ in range(MAX_DEPTH + 1):
-        level = [inner for value in level for inner in _children(value)]
+        nested = [value for value in level if not isinstance(value, _PLAIN_TYPES)]
+        level = [inner for value in nested for inner in _children(value)]
         if not level:
             return
     raise InvalidObject(f"the object is nested deeper than {MAX_DEPTH} levels")
 
 
-def _children(value: Any) -> Iterator[Any]:
+_PLAIN_TYPES = (str, int, NoneType)
+
+
+def _children(value: Any) -> Collection[Any]:
     if isinstance(value, dict):
-        if not all(isinstance(key, str) for key in value):
+        if not all(issubclass(kind, str) for kind in set(map(type, value))):
             raise InvalidObject("the object has a field name that is not a string")
-        yield from value.values()
-    elif isinstance(value, list):
-        yield from value
-    elif isinstance(value, float):
-        if not math.isfinite(value):
-            raise InvalidObject("the object contains a number that JSON does not support")
-    elif value is not None and not isinstance(value, str | int):
+        return value.values()
+    if isinstance(value, list):
+        return value
+    if not isinstance(value, float):
         raise InvalidObject(f"the object contains a {type(value).__name__}, which is not JSON")
+    if not math.isfinite(value):
+        raise InvalidObject("the object contains a number that JSON does not support")
+    return ()
 
 
 def _check_no_secrets(kind: GVK, obj: Mapping[str, Any]) -> None:
