@@ -446,7 +446,8 @@ class Journal:
                     async with asyncio.timeout(wait_s if self._dirty else None):
                         await self._changed.wait()
                 continue
-            await asyncio.sleep(BATCH_S if is_urgent else 0)
+            # A batch that fills a page does not wait for more.
+            await asyncio.sleep(BATCH_S if is_urgent and len(self._urgent) < PAGE_SIZE else 0)
             await self._commit()
         if not self._is_fenced:
             await self._commit()
@@ -457,7 +458,7 @@ class Journal:
         names, self._urgent = self._dirty if is_due else self._dirty & self._urgent, set()
         if is_due:
             self._flush_at = math.inf
-        pages = {page for name in list(names) if (page := self._page_for(name)) is not None}
+        pages = self._pages_for(names)
         failures: list[errors.PersistenceError] = []
 
         async def write(page: JournalPage) -> None:
@@ -479,21 +480,21 @@ class Journal:
         self._committed.set()
         self._committed = asyncio.Event()
 
-    def _page_for(self, name: str) -> JournalPage | None:
-        """Return the page of an entry; None: the entry was deleted before it was stored."""
-        if name in self._page_of:
-            return self._page_of[name]
-        if name not in self._entries:
-            self._dirty.discard(name)
-            return None
-        rooms = (page for page in reversed(self._pages) if len(page.names) < PAGE_SIZE)
-        page = next(rooms, None)
-        if page is None:
-            page = JournalPage(f"page-{token_hex(4)}")
-            self._pages.append(page)
-        page.names.add(name)
-        self._page_of[name] = page
-        return page
+    def _pages_for(self, names: set[str]) -> set[JournalPage]:
+        """Return the pages of entries; new ones are placed together, to write few pages."""
+        new = {name for name in names if name not in self._page_of}
+        left = [name for name in new if name in self._entries]
+        self._dirty -= new.difference(left)  # deleted before they were stored
+        while left:
+            batch = [left.pop() for _ in range(min(len(left), PAGE_SIZE))]
+            max_names = PAGE_SIZE - len(batch)
+            page = next((p for p in reversed(self._pages) if len(p.names) <= max_names), None)
+            if page is None:
+                page = JournalPage(f"page-{token_hex(4)}")
+                self._pages.append(page)
+            page.names.update(batch)
+            self._page_of.update(dict.fromkeys(batch, page))
+        return {self._page_of[name] for name in names if name in self._page_of}
 
     async def _write(self, page: JournalPage) -> errors.PersistenceError | None:
         """Write a page with all its entries; return the error."""

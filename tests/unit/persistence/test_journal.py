@@ -71,6 +71,20 @@ async def test_a_hundred_entries_at_once_are_two_writes(make: Any) -> None:
         assert len(await stored(store)) == 100
 
 
+async def test_large_batches_are_not_delayed_and_share_no_pages(store: WatchedStore) -> None:
+    """Otherwise, most batches would change three pages."""
+    async with opened(store) as journal:
+        began = elapsed_s()
+        for first in range(0, 1000, 100):
+            await journal.put(*(entry(first + number) for number in range(100)))
+        assert elapsed_s() == began
+        assert store.writes == 20
+
+        # Their pages have room for small batches.
+        await journal.put(*(entry(1000 + number) for number in range(28)))
+        assert len(journal._pages) == 20
+
+
 async def test_entries_of_the_same_milliseconds_are_one_write(store: WatchedStore) -> None:
     async with opened(store) as journal, asyncio.TaskGroup() as group:
         for number in range(4):
