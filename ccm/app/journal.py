@@ -25,7 +25,8 @@ from ccm.cloud.calls.client import CloudClient
 from ccm.controllers.service.manifest import MANIFEST as SERVICE
 from ccm.model import names
 from ccm.model.names import NORMAL, WARNING
-from ccm.persistence.journal import Journal, PageStore
+from ccm.persistence.interface import VersionedPersistence
+from ccm.persistence.journal import Journal
 from ccm.runtime.controller import wait_for_sync
 from ccm.runtime.journal import CallJournal
 from ccm.runtime.journal_report import JournalChange, JournalResponse, by_age
@@ -162,7 +163,7 @@ class DaemonJournal:
             )
         ]
 
-    async def _load(self, store: PageStore, instance: str) -> None:
+    async def _load(self, store: VersionedPersistence, instance: str) -> None:
         await self.journal.open(store, instance)
         self._loaded.set()
 

@@ -161,7 +161,7 @@ class PersistenceProvider(Protocol):
         """Wait for in-flight writes and release all resources; idempotent."""
 
 
-class VersionedPersistence(Protocol):
+class VersionedPersistence(PersistenceProvider, Protocol):
     """Optional interface of a provider: conditional writes."""
 
     def capabilities(self, instance: str) -> frozenset[str]:

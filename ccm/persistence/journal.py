@@ -25,7 +25,7 @@ from enum import StrEnum
 from functools import lru_cache
 from secrets import token_hex
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -39,7 +39,6 @@ from ccm.persistence.interface import (
     CAS,
     GVK,
     Expected,
-    PersistenceProvider,
     VersionedPersistence,
 )
 
@@ -179,10 +178,6 @@ def redact_entry(entry: JournalEntry) -> JournalEntry:
 _is_secret_name = lru_cache(1024)(redact.is_secret_name)
 
 
-class PageStore(PersistenceProvider, VersionedPersistence, Protocol):
-    """Provider that stores pages."""
-
-
 @dataclass(slots=True, eq=False)
 class JournalPage:
     """State of one page.
@@ -240,7 +235,7 @@ class Journal:
         self._pages: list[JournalPage] = []
         self._page_of: dict[str, JournalPage] = {}
         self._min_epoch = 0
-        self._provider: PageStore | None = None
+        self._provider: VersionedPersistence | None = None
         self._instance = ""
         self._committer: asyncio.Task[None] | None = None
         self._is_closing = False
@@ -381,7 +376,7 @@ class Journal:
 
     # Opening and closing
 
-    async def open(self, provider: PageStore, instance: str) -> None:
+    async def open(self, provider: VersionedPersistence, instance: str) -> None:
         """Load all entries, and write the entries that wait. May be called again after a failure.
 
         Args:

@@ -35,24 +35,12 @@ class PlainRing:
         return data.encode()
 
 
-class KubernetesSecretStore(SecretStore):
-    """Secret store on top of the cluster's Secrets.
-
-    Args:
-        config: namespace of the Secrets.
-        context: context of the backend.
-    """
-
-    def __init__(self, config: KubernetesConfig, context: BackendContext) -> None:
-        store = KubeStore(SECRETS, config, context)
-        named = {objects.instance_name("kubernetes", store.identity()): store}
-        inner = StoreProvider("kubernetes", named, writer=context.writer, sensitive=True)
-        super().__init__(inner, STORED, PlainRing())
-
-
 @backend(config=KubernetesConfig)
-def storage(configs: Sequence[KubernetesConfig], context: BackendContext) -> KubernetesSecretStore:
+def storage(configs: Sequence[KubernetesConfig], context: BackendContext) -> SecretStore:
     """Build the secret store of the backend `kubernetes`."""
     if len(configs) != 1:
         raise BackendDead("secret store kubernetes: needs exactly one configuration")
-    return KubernetesSecretStore(configs[0], context)
+    store = KubeStore(SECRETS, configs[0], context)
+    named = {objects.instance_name("kubernetes", store.identity()): store}
+    inner = StoreProvider("kubernetes", named, writer=context.writer, sensitive=True)
+    return SecretStore(inner, STORED, PlainRing())

@@ -31,6 +31,7 @@ from ccm.persistence.interface import (
     MachineId,
     ObjectKey,
     PersistenceProviderStatus,
+    VersionedPersistence,
     require,
 )
 from ccm.persistence.keyring import Keyring
@@ -68,7 +69,7 @@ class SecretStore:
         ring: seals the values, as `Keyring` does.
     """
 
-    def __init__(self, inner: Any, kind: GVK, ring: Any) -> None:
+    def __init__(self, inner: VersionedPersistence, kind: GVK, ring: Any) -> None:
         require("secrets", inner, (*METHODS, "get_versioned", "put_versioned"))
         self._inner = inner
         self._kind = kind
@@ -82,20 +83,15 @@ class SecretStore:
 
     def instances(self) -> Sequence[str]:
         """See `PersistenceProvider.instances`."""
-        names: Sequence[str] = self._inner.instances()
-        return names
+        return self._inner.instances()
 
     async def instance_status(self, instance: str) -> PersistenceProviderStatus:
         """See `PersistenceProvider.instance_status`."""
-        status: PersistenceProviderStatus = await self._inner.instance_status(instance)
-        return status
+        return await self._inner.instance_status(instance)
 
     async def put_secret(self, instance: str, name: str, data: Mapping[str, bytes]) -> ObjectKey:
         """Store a secret, replacing its former values; return its object key."""
-        key: ObjectKey = await self._inner.put_object(
-            instance, self._build_object(name, _pack(data))
-        )
-        return key
+        return await self._inner.put_object(instance, self._build_object(name, _pack(data)))
 
     async def get_secret(self, instance: str, key: ObjectKey) -> Mapping[str, bytes] | None:
         """Return the values of a secret; None if it is absent."""
@@ -175,7 +171,7 @@ class EncryptedSecretStore(SecretStore):
         ring: keys of the keyring; the first key seals.
     """
 
-    def __init__(self, inner: Any, ring: Sequence[bytes]) -> None:
+    def __init__(self, inner: VersionedPersistence, ring: Sequence[bytes]) -> None:
         super().__init__(inner, SEALED, Keyring(ring))
         self.has_old_keys = len(ring) > 1
         """Whether the keyring has a second key, with which older secrets may be sealed."""

@@ -33,8 +33,8 @@ from ccm.machines import tokens
 from ccm.machines.settings import MachineSettings
 from ccm.model import ObjectMeta
 from ccm.model.names import BOOTSTRAP_TOKEN_TYPE
+from ccm.persistence import kubesecrets
 from ccm.persistence.envelope import WriterIdentity
-from ccm.persistence.kubesecrets import KubernetesSecretStore
 from ccm.persistence.kubestore import LABEL, KubernetesConfig
 from ccm.persistence.registry import BackendContext
 from ccm.sandbox import realserver
@@ -359,7 +359,7 @@ async def test_stored_secrets_are_allowed_only_with_persistence(
         context = BackendContext(
             writer=lambda: WriterIdentity(identity="test", epoch=1), requests=ProviderClient(client)
         )
-        store = KubernetesSecretStore(KubernetesConfig(), context)
+        store = kubesecrets.storage([KubernetesConfig()], context)
         await store.initialize(HERE)
         (instance,) = store.instances()
         key = await store.put_secret(instance, "n", {"a": b"b"})

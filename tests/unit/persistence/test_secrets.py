@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from ccm.base.tasks import NamedTaskGroup
-from ccm.persistence import errors, keyring
+from ccm.persistence import errors, keyring, kubesecrets
 from ccm.persistence.keyring import Keyring
-from ccm.persistence.kubesecrets import KubernetesSecretStore
 from ccm.persistence.kubestore import KubernetesConfig
 from ccm.persistence.memory import MemoryStore
 from ccm.persistence.registry import BackendContext
@@ -23,6 +22,7 @@ from ccm.persistence.secrets import (
     EncryptedConfig,
     EncryptedSecretStore,
     RotationReport,
+    SecretStore,
     storage,
 )
 from ccm.persistence.store import Store
@@ -46,8 +46,8 @@ async def sealed(store: Store, *ring: bytes) -> AsyncIterator[EncryptedSecretSto
 
 
 @asynccontextmanager
-async def in_cluster(cluster: Cluster) -> AsyncIterator[KubernetesSecretStore]:
-    made = KubernetesSecretStore(KubernetesConfig(), BackendContext(requests=cluster))
+async def in_cluster(cluster: Cluster) -> AsyncIterator[SecretStore]:
+    made = kubesecrets.storage([KubernetesConfig()], BackendContext(requests=cluster))
     await made.initialize(HERE)
     try:
         yield made
