@@ -34,13 +34,7 @@ from ccm.base.backoff import ExponentialBackoff, FailureStreak
 from ccm.model.times import format_time
 from ccm.persistence import errors, objects
 from ccm.persistence.envelope import WriterIdentity
-from ccm.persistence.interface import (
-    ABSENT,
-    CAS,
-    GVK,
-    Expected,
-    VersionedPersistence,
-)
+from ccm.persistence.interface import ABSENT, CAS, GVK, Expected, VersionedPersistence
 
 PAGES = GVK(objects.SELF_REDACTED, "v1", "JournalPage")
 """Kind of the stored pages."""

@@ -137,6 +137,7 @@ class SqliteStore:
         The thread goes on if the caller is cancelled.
 
         Raises:
+            BackendDead: the file is damaged.
             BackendUnavailable: a temporary failure.
         """
 
@@ -144,6 +145,9 @@ class SqliteStore:
             try:
                 return function(*args)
             except (sqlite3.Error, OSError) as error:
+                if _error_name(error) in _CORRUPTION_CODES:
+                    self._is_damaged = True
+                self._check_intact()
                 raise BackendUnavailable(self._describe_error(error)) from error
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
@@ -153,7 +157,7 @@ class SqliteStore:
         try:
             self._is_damaged = not await asyncio.to_thread(self._is_intact)
         except (sqlite3.Error, OSError) as error:
-            name = getattr(error, "sqlite_errorname", type(error).__name__)
+            name = _error_name(error)
             self._is_damaged = name in _CORRUPTION_CODES
             if not self._is_damaged and name != "SQLITE_INTERRUPT":
                 logger("persistence").warning(
@@ -183,10 +187,13 @@ class SqliteStore:
 
     # Run in the worker thread
 
-    @property
-    def _db(self) -> sqlite3.Connection:
+    def _check_intact(self) -> None:
         if self._is_damaged:
             raise BackendDead(f"{self._path} is damaged; see the recovery guide")
+
+    @property
+    def _db(self) -> sqlite3.Connection:
+        self._check_intact()
         if self._connection is None:
             raise BackendUnavailable("the file is not open")
         return self._connection
@@ -204,22 +211,13 @@ class SqliteStore:
         # Before the connection: a file that replaces this one meanwhile takes no writes.
         self._inode = _inode_of(self._path)
         self._connection = sqlite3.connect(self._path, isolation_level=None, timeout=BUSY_MS / 1000)
-        try:
-            return self._set_up(claim)
-        except sqlite3.DatabaseError as error:
-            if getattr(error, "sqlite_errorname", "") in _CORRUPTION_CODES:
-                raise BackendDead(f"{self._path} is damaged; see the recovery guide") from error
-            raise
-
-    def _set_up(self, claim: Claim) -> bool:
         owner = self._pragma("application_id")
         if owner != APPLICATION_ID and (owner or self._pragma("schema_version")):
             raise BackendDead(
                 f"{self._path} is a database of another program; configure another file"
             )
         has_log = self._enable_durability()
-        if not has_log and self._pragma("quick_check(1)") != "ok":
-            raise BackendDead(f"{self._path} is damaged; see the recovery guide")
+        self._is_damaged = not has_log and self._pragma("quick_check(1)") != "ok"
         with self._transaction():
             if not self._pragma("schema_version"):
                 self._make_tables(claim)
@@ -228,7 +226,8 @@ class SqliteStore:
                     f"{self._path}: written with schema {version}, this version reads up to "
                     f"{SCHEMA}; upgrade kube-ccm, or configure another file"
                 )
-            marker, epoch = self._db.execute("SELECT marker, epoch FROM instance").fetchone()
+            row = self._db.execute("SELECT marker, epoch FROM instance").fetchone()
+            marker, epoch = row or (b"", 0)  # an empty marker is damaged
             envelope.check_marker(marker, claim.cluster_uid, str(self._path))
             check_epoch(epoch, claim.epoch)
             self._db.execute("UPDATE instance SET epoch = ?", (claim.epoch,))
@@ -311,7 +310,12 @@ class SqliteStore:
             self._db.execute(f"DELETE FROM objects {_WHERE} = ?", (*place.kind, place.key))  # noqa: S608
 
     def _check_leader(self, epoch: int) -> None:
-        stored_epoch = self._db.execute("SELECT epoch FROM instance").fetchone()[0]
+        row = self._db.execute("SELECT epoch FROM instance").fetchone()
+        if row is None:
+            raise BackendDead(
+                f"{self._path}: the storage marker is missing; see the recovery guide"
+            )
+        (stored_epoch,) = row
         check_epoch(stored_epoch, epoch)
         if stored_epoch < epoch:
             self._db.execute("UPDATE instance SET epoch = ?", (epoch,))
@@ -330,13 +334,18 @@ class SqliteStore:
 
     def _describe_error(self, error: Exception) -> str:
         """Return an error text without the data that was written."""
-        name = getattr(error, "sqlite_errorname", None) or getattr(error, "strerror", None)
-        text = f"{self._path}: SQLite operation failed: {name or type(error).__name__}"
+        name = _error_name(error)
+        text = f"{self._path}: SQLite operation failed: {name}"
         with suppress(OSError):
             free_bytes = shutil.disk_usage(self._path.parent).free
             if name == "SQLITE_FULL" or free_bytes < MIN_FREE_BYTES:
                 text += "; no space for more: free some, deletions need it, too"
         return text
+
+
+def _error_name(error: Exception) -> str:
+    name = getattr(error, "sqlite_errorname", None) or getattr(error, "strerror", None)
+    return str(name or type(error).__name__)
 
 
 def _inode_of(path: Path) -> tuple[int, int] | None:

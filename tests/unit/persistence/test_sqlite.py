@@ -99,6 +99,35 @@ async def test_database_of_another_program_is_not_changed(file: Path) -> None:
     assert file.read_bytes() == before
 
 
+async def test_file_that_loses_its_marker_takes_no_more_writes(file: Path) -> None:
+    async with opened(SqliteStore(file)) as store:
+        with closing(sqlite3.connect(file)) as db, db:
+            db.execute("DELETE FROM instance")
+        with pytest.raises(errors.BackendDead, match="marker is missing; see the recovery guide"):
+            await store.put_object(NAME, thing())
+        assert not (await store.instance_status(NAME)).status
+    with pytest.raises(errors.BackendDead, match="marker is damaged; see the recovery guide"):
+        async with opened(SqliteStore(file)):
+            pass
+
+
+async def test_damage_that_a_call_meets_stops_all_calls(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the integrity check finds it."""
+    monkeypatch.setattr(SqliteStore, "_is_intact", lambda _: True)
+    async with opened(SqliteStore(file)) as store:
+        for at in range(50):
+            await store.put_object(NAME, thing(f"n{at}", fill="x" * 500))
+    body = file.read_bytes()
+    file.write_bytes(body[: 4 * 4096] + b"\xff" * (len(body) - 4 * 4096))
+    async with opened(SqliteStore(file), probe_s=3600) as store:
+        with pytest.raises(errors.BackendDead, match=r"x.db is damaged; see the recovery guide"):
+            await store.get_all_objects(NAME, KIND)
+        with pytest.raises(errors.BackendDead, match=r"x.db is damaged"):
+            await store.put_object(NAME, thing())
+
+
 @pytest.mark.parametrize("path", ["x.db", "/store/a\0b"])
 def test_sqlite_path_must_be_absolute(path: str) -> None:
     with pytest.raises(errors.BackendDead, match=r"sqlite.path is '.*'; use an absolute path"):
