@@ -97,7 +97,7 @@ class DaemonJournal:
             journal=journal,
             settings=self._settings,
             read_owner=access.owner_uid,
-            is_cached=access.is_cached,
+            is_owned=access.is_owned,
             access=access.access_to,
             record_event=self._record_event,
             is_active=self.calls.is_active,

@@ -86,11 +86,16 @@ class ClusterAccess:
             return None
         return str(obj.uid)
 
-    def is_cached(self, owner: Owner) -> bool:
-        """Return whether a cache of a running controller contains the owner, with its UID."""
+    def is_owned(self, entry: JournalEntry) -> bool:
+        """Return whether the caches of running controllers show an owner of an entry's resource.
+
+        That is the owner of the entry, with its UID, or a machine that has the VM's provider ID.
+        """
+        owner = entry.owner
         kind, key = _KINDS.get((owner.api_version, owner.kind)), f"{owner.namespace}/{owner.name}"
         cached = (informer.store.get(key) for informer in self._informers(kind))
-        return any(obj is not None and obj.uid == owner.uid for obj in cached)
+        is_cached = any(obj is not None and obj.uid == owner.uid for obj in cached)
+        return is_cached or any(one.has_machine(entry) for one in self._machines().values())
 
     def access_to(self, entry: JournalEntry) -> ResourceAccess:
         """Return the access to an entry's resource.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from msgspec import structs
 
 from ccm.cloud.errors import FailedPrecondition, NotFound, Uninitialized
+from ccm.cloud.helpers import is_same_instance
 from ccm.cloud.journal import JournalParts, PartRequest
 from ccm.cloud.machines import Identity, MachineDriver, MachineRequest, partial_info
 from ccm.machines.driver import SharedComponents
@@ -23,7 +25,7 @@ class MachineAccess:
     """Access to the VMs of one API group, and to their parts.
 
     After the deletion of a MachineClass or of its Secret, nothing can be looked up. That also holds
-    for an API group whose machines contain their provider spec themselves. Each method raises
+    after the deletion of a machine that contains its provider spec itself. Each method raises
     `FailedPrecondition` then.
 
     Attributes:
@@ -56,9 +58,15 @@ class MachineAccess:
         """See `ResourceAccess.delete`; raises `RetryAfter` while the cloud deletes the VM."""
         driver = self.shared.driver
         if entry.resource == SERVER:
-            await driver.call(MachineDriver.delete_machine, self._server(entry))
+            with suppress(NotFound):  # nothing is left
+                await driver.call(MachineDriver.delete_machine, self._server(entry))
         else:
             await driver.caller.call(JournalParts.delete_part, self._part(entry))
+
+    def has_machine(self, entry: JournalEntry) -> bool:
+        """Return whether a machine has the VM of an entry, such as one that imported it."""
+        machines = self.shared.caches.machines.store.list() if entry.resource == SERVER else ()
+        return any(is_same_instance(one.provider_id, entry.resource_id) for one in machines)
 
     def account_of(self, entry: JournalEntry) -> str:
         """Return the account of the cloud that a lookup of an entry searches."""
@@ -125,7 +133,11 @@ class MachineAccess:
 
     def _fields(self, entry: JournalEntry) -> dict[str, Any]:
         caches, owner = self.shared.caches, entry.owner
-        machine_class = caches.class_named(entry.machine_class, owner.namespace)
+        machine = caches.machines.store.get(f"{owner.namespace}/{owner.name}")
+        if machine is not None and machine.uid == owner.uid:
+            machine_class = caches.class_of(machine)
+        else:
+            machine_class = caches.class_named(entry.machine_class, owner.namespace)
         if machine_class.access_faults:
             raise FailedPrecondition("; ".join(machine_class.access_faults))
         identity = Identity(

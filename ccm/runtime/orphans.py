@@ -6,7 +6,13 @@ exists without its owner is an orphan. It is reported; with `--journal=delete` i
 only if no condition of `failed_conditions` fails, and only while orphans are few: many orphans
 mean that owners are missing, as after the restore of an old backup of the cluster.
 
-Intents of parts are examined even if their owner exists, and dropped if the cloud has no such part.
+Intents are examined even if their owner exists: after a leader was killed during a creation, the
+next leader finds the resource, and makes no call that would record it. If the cloud has the
+resource, the entry becomes `CREATED`. The intent of a part that the cloud does not have is dropped.
+
+A deletion that has begun ends only when the deleting call succeeds: the cloud may show the VM no
+longer although its volumes are left. With `--journal=delete`, the search repeats the call until
+then, under the same conditions.
 
 The search changes nothing that a second run would change differently: it may be interrupted at any
 point and repeated.
@@ -24,7 +30,7 @@ from msgspec.structs import replace
 
 from ccm.base import clock, log, metrics, redact
 from ccm.base.tasks import run_bounded
-from ccm.cloud.errors import CloudError
+from ccm.cloud.errors import CloudError, RetryAfter
 from ccm.kube.errors import KubeError
 from ccm.model import names
 from ccm.model.times import parse_optional_time
@@ -33,8 +39,9 @@ from ccm.persistence.journal import EntryState, Journal, JournalEntry, Owner
 from ccm.runtime.journal import LOAD_BALANCER
 
 SETTLE_S = 900.0
-"""Minimum age in seconds of an intent to examine: a creation may run for as long (the longest
-deadline of a cloud call), and its resource may not be visible before it ends."""
+"""Minimum seconds since the last change of an entry until its resource may count as absent, and an
+intent without an owner is examined. A creation may run for as long (the longest deadline of a cloud
+call), and its resource may not be visible before it ends."""
 
 GRACE_S = 3600.0
 EPHEMERAL_GRACE_S = 600.0
@@ -71,6 +78,7 @@ class Finding(Enum):
     MARKED = "exists, and the cloud shows that it belongs to this owner"
     UNMARKED = "exists, but nothing in the cloud shows its owner"
     ABSENT = "does not exist"
+    UNFINISHED = "does not exist, but the call that deletes it with its parts has not succeeded"
     UNKNOWN = "could not be checked"
 
 
@@ -148,12 +156,13 @@ def failed_conditions(orphan: Orphan, settings: SearchSettings) -> list[str]:
     entry, look = orphan.entry, orphan.look
     # An ephemeral resource may have no marker; then its exact ID must be in the journal.
     has_exact_id = bool(entry.resource_id) and look.resource_id == entry.resource_id
-    is_marked = look.finding is Finding.MARKED
+    # A deletion begins only with this proof, or at the request of the owner.
+    is_proven = look.finding in (Finding.MARKED, Finding.UNFINISHED)
     grace_s = settings.ephemeral_grace_s if entry.ephemeral else settings.grace_s
     conditions = {
         "the mode is delete": settings.deletes,
-        "the cloud shows the resource": is_marked or look.finding is Finding.UNMARKED,
-        "the resource is proven ours": is_marked or (entry.ephemeral and has_exact_id),
+        "the cloud shows the resource": is_proven or look.finding is Finding.UNMARKED,
+        "the resource is proven ours": is_proven or (entry.ephemeral and has_exact_id),
         "the owner is absent": orphan.lacks_owner,
         "the grace period is over": orphan.age_s >= grace_s,
     }
@@ -174,7 +183,8 @@ class OrphanSearch:
         settings: settings of the search.
         read_owner: reads the UID of an object from the API server, not from a cache; None = the
             object does not exist. Raises KubeError.
-        is_cached: whether the caches contain the owner with its UID. True = the owner is not read.
+        is_owned: whether the caches contain the owner with its UID, or another machine that has the
+            VM, such as one that imported it. True = the owner is not read.
         is_active: whether a cloud call about the entry is in progress, so that the entry may
             change at any moment.
         access: returns the access to an entry's resource. Raises CloudError: there is none, and
@@ -188,7 +198,7 @@ class OrphanSearch:
     journal: Journal
     settings: SearchSettings
     read_owner: Callable[[Owner], Awaitable[str | None]]
-    is_cached: Callable[[Owner], bool]
+    is_owned: Callable[[JournalEntry], bool]
     access: Callable[[JournalEntry], ResourceAccess]
     record_event: Callable[[str, str, str], None]
     is_active: Callable[[JournalEntry], bool] = lambda _entry: False
@@ -227,27 +237,36 @@ class OrphanSearch:
     def _is_suspect(self, entry: JournalEntry) -> bool:
         if self.is_active(entry):
             return False
-        age_s = _age_s(entry)
+        age_s, is_intent = _age_s(entry), entry.state is EntryState.INTENT
         if entry.ephemeral and age_s < self.settings.ephemeral_grace_s:
             return False  # its operation may still run
-        if entry.state is EntryState.INTENT and age_s < SETTLE_S:
-            return False
-        return entry.ephemeral or _is_part_intent(entry) or not self.is_cached(entry.owner)
+        if is_intent and age_s < SETTLE_S:
+            return not entry.ephemeral and self.is_owned(entry)
+        return entry.ephemeral or is_intent or not self.is_owned(entry)
 
     async def _check(self, entry: JournalEntry) -> Orphan | None:
         """Examine one entry; return None if it is no orphan."""
-        owner = await self._owner_state(entry.owner)
+        owner = await self._owner_state(entry)
         is_kept = owner in (OwnerState.ALIVE, OwnerState.UNKNOWN) and not entry.ephemeral
-        if is_kept and not _is_part_intent(entry):
+        is_intent = entry.state is EntryState.INTENT
+        if is_kept and (owner is OwnerState.UNKNOWN or not is_intent):
             return None
         look = await self._look(entry)
         if self._has_changed(entry):
             return None  # the next search examines it
         if look.finding is Finding.ABSENT:
-            await self._settle_absent(entry)
-            return None
-        if is_kept:
-            return None
+            # A creation for a living owner is repeated, but may choose another name for a part, so
+            # that it does not complete the entry.
+            if (entry.purpose or not is_kept) and _age_s(entry) >= SETTLE_S:
+                await self._settle_absent(entry)
+        elif not is_kept:
+            return self._orphan(entry, owner, look)
+        elif look.finding is not Finding.UNKNOWN:
+            known = look.resource_id or entry.resource_id
+            self.journal.put_later(_settled(entry, EntryState.CREATED, resource_id=known))
+        return None
+
+    def _orphan(self, entry: JournalEntry, owner: OwnerState, look: CloudLook) -> Orphan:
         now = clock.monotonic()
         if owner is OwnerState.ABSENT and look.finding is not Finding.UNKNOWN:
             since = self._since.setdefault(entry.name, now)
@@ -262,7 +281,10 @@ class OrphanSearch:
         """Return whether an entry that was read earlier is outdated, or may be soon."""
         return self.journal.entries.get(entry.name) is not entry or self.is_active(entry)
 
-    async def _owner_state(self, owner: Owner) -> OwnerState:
+    async def _owner_state(self, entry: JournalEntry) -> OwnerState:
+        if self.is_owned(entry):
+            return OwnerState.ALIVE
+        owner = entry.owner
         try:
             uid = await self.read_owner(owner)
         except KubeError as error:
@@ -277,7 +299,12 @@ class OrphanSearch:
 
     async def _look(self, entry: JournalEntry) -> CloudLook:
         try:
-            return await self.access(entry).look(entry)
+            look = await self.access(entry).look(entry)
+            # A part has no parts of its own, so that its absence suffices.
+            is_whole = entry.state is EntryState.DELETING and not entry.purpose
+            if is_whole and look.finding is Finding.ABSENT:
+                return CloudLook(finding=Finding.UNFINISHED)
+            return look
         except CloudError as error:
             text = redact.mask_text(str(error))
         except Exception as error:  # noqa: BLE001 - one entry must not end the search
@@ -291,7 +318,7 @@ class OrphanSearch:
             if entry.state is EntryState.INTENT:
                 await self.journal.put(drop=[entry.name])
             else:
-                await self.journal.put(replace(entry, state=EntryState.REMOVED))
+                await self.journal.put(_settled(entry, EntryState.REMOVED))
         except PersistenceError as error:
             # The next search finds the same, and writes it again.
             self._log.info("journal write failed", name=entry.name, error=str(error))
@@ -299,7 +326,7 @@ class OrphanSearch:
     async def _delete(self, orphan: Orphan) -> None:
         entry = orphan.entry
         # The search may have taken long, so read the owner again immediately before the deletion.
-        if not entry.ephemeral and await self._owner_state(entry.owner) is not OwnerState.ABSENT:
+        if not entry.ephemeral and await self._owner_state(entry) is not OwnerState.ABSENT:
             return
         if self._has_changed(entry):
             return
@@ -307,7 +334,11 @@ class OrphanSearch:
             # The intent of the deletion is durable first, as for every deletion.
             await self.journal.put(replace(entry, state=EntryState.DELETING))
             await self.access(entry).delete(entry)
-            await self.journal.put(replace(entry, state=EntryState.REMOVED))
+            await self.journal.put(_settled(entry, EntryState.REMOVED))
+        except RetryAfter as error:
+            # The next search continues, until the call succeeds.
+            self._log.info("orphan is being deleted", name=entry.name, error=str(error))
+            return
         except Exception as error:  # noqa: BLE001 - as in `_look`
             self._log.warning("orphan not deleted", name=entry.name, error=str(error))
             return
@@ -334,13 +365,9 @@ class OrphanSearch:
         self._reported = texts
 
 
-def _is_part_intent(entry: JournalEntry) -> bool:
-    """Return whether an entry is the intent of a part.
-
-    A repeated creation may choose another name for the part, so that its owner does not complete
-    the entry.
-    """
-    return entry.state is EntryState.INTENT and bool(entry.purpose)
+def _settled(entry: JournalEntry, state: EntryState, **fields: str) -> JournalEntry:
+    """Return an entry in another state, without a failed attempt."""
+    return replace(entry, state=state, attempts=0, last_error="", **fields)
 
 
 def _age_s(entry: JournalEntry) -> float:
@@ -369,6 +396,12 @@ def report_text(orphan: Orphan) -> str:
         return (
             f"The owner {owner} of {describe(entry)} {orphan.owner.value}, and the resource could "
             f"not be checked: {orphan.look.text}. If it is gone, forget it with `{forget}`"
+        )
+    if orphan.look.finding is Finding.UNFINISHED:
+        return (
+            f"The owner {owner} of {describe(entry)} {orphan.owner.value}, and the deletion of the "
+            "resource is not confirmed: parts of it, such as volumes, may be left in the cloud. "
+            f"Delete them there, and forget it with `{forget}`"
         )
     heir = ""
     if orphan.owner is OwnerState.CHANGED and entry.resource == LOAD_BALANCER:

@@ -172,7 +172,7 @@ class CrashTable:
         if row.deletes:
             await self._create(point.owners, name)
             await wait_for(lambda: self._is_recorded(point, name), "everything is recorded")
-            self._vendor.delay_removals(self._removal_s(point))
+            self._vendor.delay_removals(REMOVAL_S)
             await self._killed(point, name, cluster.delete(path))
         else:
             await self._killed(point, name, self._create(point.owners, name))
@@ -183,6 +183,7 @@ class CrashTable:
         await self._start()
         if not (row.deletes or point.is_lost):
             await wait_for(lambda: self._is_served(point, path), "the owner is served")
+            await wait_for(lambda: self._is_recorded(point, name), "everything is recorded")
             deletions = [one for one in self._cloud.log[began:] if one.method == "DELETE"]
             assert deletions == [], f"deleted: {deletions}"
             await cluster.delete(path)
@@ -226,11 +227,6 @@ class CrashTable:
         if row.deletes:
             return self._cloud, Match(method="DELETE", path=f"/{word}/[^/]+$")
         return self._cloud, Match(method="POST", path=f"/{word}$")
-
-    def _removal_s(self, point: CrashPoint) -> float:
-        # While a server is being deleted, its group counts as absent, and then has no entry.
-        loses_group = self._has_groups and point.is_lost and point.owners == MACHINES
-        return 0.0 if loses_group else REMOVAL_S
 
     @property
     def _has_groups(self) -> bool:

@@ -1,7 +1,7 @@
 """The daemon whose search for orphans waits for nothing but flags.
 
-Otherwise the leader searches ten seconds after its start, and leaves younger intents than fifteen
-minutes alone.
+Otherwise the leader searches ten seconds after its start, and entries that changed within the last
+fifteen minutes do not count as absent.
 """
 
 from __future__ import annotations

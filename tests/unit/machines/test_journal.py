@@ -9,7 +9,13 @@ import pytest
 import pytest_asyncio
 from msgspec import structs
 
-from ccm.cloud.errors import FailedPrecondition, Unavailable, Unimplemented, Uninitialized
+from ccm.cloud.errors import (
+    FailedPrecondition,
+    NotFound,
+    Unavailable,
+    Unimplemented,
+    Uninitialized,
+)
 from ccm.cloud.journal import PartRequest
 from ccm.cloud.machines import Credentials, Identity, MachineInfo, MachineRequest
 from ccm.gardener.codec import CODEC
@@ -110,6 +116,29 @@ async def test_vm_is_found_and_deleted_with_the_class_of_the_entry(world: World)
     request = world.driver.given["delete_machine"]
     assert (request.identity.cluster, request.identity.uid) == (CLUSTER, "uid-m0")
     assert request.credentials["userData"]
+
+
+@pytest.mark.row("journal-03")
+async def test_deletion_that_finds_nothing_has_succeeded(world: World) -> None:
+    world.driver.faults["delete_machine"] = NotFound("no server")
+
+    await access_of(world).delete(entry())
+
+    assert world.driver.calls["delete_machine"] == 1
+
+
+@pytest.mark.row("journal-04")
+async def test_vm_that_another_machine_imported_has_an_owner(world: World) -> None:
+    """Its marks still name the former machine, which is gone."""
+    access = access_of(world)
+    assert not access.has_machine(entry())
+
+    world.machine("heir", providerID="fake:///m0")
+    await settle()
+
+    assert access.has_machine(entry())
+    others = [part(), entry("other"), structs.replace(entry(), resource_id="")]
+    assert not any(map(access.has_machine, others))
 
 
 async def test_uninitialized_vm_exists(world: World) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from msgspec import structs
 
-from ccm.cloud.errors import FailedPrecondition, Unavailable
+from ccm.cloud.errors import FailedPrecondition, RetryAfter, Unavailable
 from ccm.kube.errors import Unreachable
 from ccm.model.names import NORMAL, WARNING
 from ccm.persistence.engine import StoreProvider
@@ -39,9 +39,16 @@ INSTANCE = "memory-0123456789abcdef"
 
 @dataclass
 class Cloud:
-    """A cloud with resources by ID, and the names of its entries that it marks."""
+    """A cloud with resources by name.
+
+    Attributes:
+        volumes: names of resources with a volume, which only a call after the disappearance of the
+            resource can delete.
+        deleted: names of the resources whose deletion has succeeded.
+    """
 
     resources: dict[str, Finding] = field(default_factory=dict)
+    volumes: set[str] = field(default_factory=set)
     deleted: list[str] = field(default_factory=list)
     fails: bool = False
     refuses: bool = False
@@ -55,7 +62,10 @@ class Cloud:
     async def delete(self, entry: JournalEntry) -> None:
         if self.refuses:
             raise Unavailable("the cloud is down")
-        del self.resources[entry.intended_name]
+        exists = self.resources.pop(entry.intended_name, None) is not None
+        if exists and entry.intended_name in self.volumes:
+            raise RetryAfter("it is being deleted", seconds=1)
+        self.volumes.discard(entry.intended_name)
         self.deleted.append(entry.intended_name)
 
 
@@ -82,7 +92,7 @@ class World:
             journal=self.journal,
             settings=SearchSettings(deletes=self.deletes),
             read_owner=self._read_owner,
-            is_cached=lambda owner: owner.uid in self.cached,
+            is_owned=lambda entry: entry.owner.uid in self.cached,
             access=self.access,
             record_event=lambda kind, reason, _message: self.events.append((kind, reason)),
         )
@@ -169,6 +179,7 @@ EPHEMERAL = replace(
     look=CloudLook(finding=Finding.UNMARKED, resource_id="7"),
     age_s=EPHEMERAL_GRACE_S,
 )
+UNFINISHED = replace(ORPHAN, look=CloudLook(finding=Finding.UNFINISHED))
 DELETES = SearchSettings(deletes=True)
 
 
@@ -201,6 +212,9 @@ DELETES = SearchSettings(deletes=True)
             ),
             DELETES,
         ),
+        ("the mode is delete", UNFINISHED, SearchSettings()),
+        ("the owner is absent", replace(UNFINISHED, owner=OwnerState.CHANGED), DELETES),
+        ("the grace period is over", replace(UNFINISHED, age_s=GRACE_S - 1), DELETES),
         ("the owner is absent", replace(ORPHAN, owner=OwnerState.ALIVE), DELETES),
         ("the owner is absent", replace(ORPHAN, owner=OwnerState.CHANGED), DELETES),
         ("the owner is absent", replace(ORPHAN, owner=OwnerState.UNKNOWN), DELETES),
@@ -216,7 +230,8 @@ def test_each_missing_condition_prevents_the_deletion(
 
 @pytest.mark.row("journal-04")
 def test_orphan_that_meets_every_condition_may_be_deleted() -> None:
-    assert failed_conditions(ORPHAN, DELETES) == failed_conditions(EPHEMERAL, DELETES) == []
+    for orphan in (ORPHAN, EPHEMERAL, UNFINISHED):
+        assert failed_conditions(orphan, DELETES) == []
 
 
 @pytest.mark.row("journal-04")
@@ -304,18 +319,120 @@ async def test_intent_without_owner_is_resolved_by_a_look_at_the_cloud(
 async def test_intent_of_a_living_owner_is_left_to_its_controller(world: World) -> None:
     name = await world.add("web", EntryState.INTENT)
     world.uids["web"] = "uid-web"
+    del world.cloud.resources["web"]
     await run(world, hours=1)
     assert (world.search.orphans, world.state(name)) == ({}, EntryState.INTENT)
 
 
-@pytest.mark.parametrize("state", [EntryState.CREATED, EntryState.DELETING])
-async def test_resource_that_the_cloud_does_not_have_is_recorded_as_removed(
-    world: World, state: EntryState
+@pytest.mark.row("journal-02")
+@pytest.mark.parametrize("finding", [Finding.MARKED, Finding.UNMARKED])
+@pytest.mark.parametrize("is_cached", [True, False])
+async def test_intent_of_a_living_owner_whose_resource_exists_is_completed(
+    world: World, is_cached: bool, finding: Finding
 ) -> None:
-    name = await world.add("web", state)
+    """The controller finds the resource, and makes no creating call that would record it."""
+    failed = {"resource_id": "", "attempts": 2, "last_error": "the cloud is down"}
+    name = await world.add("web", EntryState.INTENT, **failed)
+    world.cloud.resources["web"] = finding
+    world.uids["web"] = "uid-web"
+    if is_cached:
+        world.cached.add("uid-web")
+    await run(world, hours=0 if is_cached else 1)
+    entry = world.journal.entries[name]
+    assert (entry.state, entry.resource_id) == (EntryState.CREATED, "id-web")
+    assert (entry.attempts, entry.last_error) == (0, "")
+    await run(world, hours=1)
+    assert world.journal.entries[name] is entry, "a settled resource costs no write"
+
+
+@pytest.mark.row("journal-02")
+async def test_owner_that_could_not_be_read_completes_no_intent(world: World) -> None:
+    name = await world.add("web", EntryState.INTENT)
+    world.api_fails = True
+    await run(world, hours=1)
+    assert world.state(name) is EntryState.INTENT
+
+
+async def test_resource_that_the_cloud_does_not_have_is_recorded_as_removed(
+    world: World,
+) -> None:
+    name = await world.add("web")
     del world.cloud.resources["web"]
     await run(world)
+    assert world.state(name) is EntryState.CREATED, "a lookup may lag behind the creation"
+    await run(world, hours=1)
     assert (world.state(name), world.events) == (EntryState.REMOVED, [])
+
+
+@pytest.mark.row("journal-03")
+async def test_deletion_is_repeated_until_the_call_succeeds(world: World) -> None:
+    """The resource disappears after the first call, and only the second one deletes its volume."""
+    name = await world.add("web")
+    world.cloud.volumes.add("web")
+    await run(world)
+    await run(world, hours=1)
+    assert (world.state(name), world.cloud.deleted) == (EntryState.DELETING, [])
+    assert (world.cloud.resources, world.cloud.volumes) == ({}, {"web"})
+
+    await run(world, hours=0.5)
+    assert (world.state(name), world.cloud.deleted) == (EntryState.REMOVED, ["web"])
+    assert world.cloud.volumes == set()
+    reported = [reason for kind, reason in world.events if kind == WARNING]
+    assert reported == ["OrphanedResource"] * 2, "its text changed"
+
+
+@pytest.mark.row("journal-03")
+async def test_interrupted_deletion_of_a_controller_is_continued(world: World) -> None:
+    """The daemon was killed during the deletion, and the owner lost its finalizer."""
+    name = await world.add("web", EntryState.DELETING)
+    world.cloud.volumes.add("web")
+    del world.cloud.resources["web"]
+    world.uids["web"] = "uid-web"
+    await run(world, hours=1)
+    assert (world.search.orphans, world.cloud.deleted) == ({}, []), "its controller continues"
+
+    del world.uids["web"]
+    await run(world)
+    assert world.cloud.deleted == []
+    await run(world, hours=1)
+    assert (world.state(name), world.cloud.volumes) == (EntryState.REMOVED, set())
+
+
+@pytest.mark.row("journal-03")
+@pytest.mark.parametrize("reason", ["mode", "owner", "cloud"])
+async def test_deletion_that_may_not_be_continued_is_reported(reason: str) -> None:
+    world = World(deletes=reason != "mode")
+    await world.open()
+    name = await world.add("web", EntryState.DELETING)
+    del world.cloud.resources["web"]
+    world.cloud.refuses = reason == "cloud"
+    if reason == "owner":
+        world.uids["web"] = "uid-new"
+    for _ in range(3):
+        await run(world, hours=1)
+    assert (world.cloud.deleted, world.state(name)) == ([], EntryState.DELETING)
+    assert world.events == [(WARNING, "OrphanedResource")]
+    text = report_text(world.search.orphans[name])
+    assert "may be left in the cloud" in text
+    assert f"kube-ccm journal drop {name}" in text
+
+
+@pytest.mark.row("journal-05")
+async def test_many_unfinished_deletions_are_not_continued(world: World) -> None:
+    for number in range(MIN_DELETIONS_PER_SEARCH + 1):
+        await world.add(f"web-{number}", EntryState.DELETING)
+    world.cloud.resources.clear()
+    await run(world)
+    await run(world, hours=2)
+    assert world.cloud.deleted == []
+
+
+@pytest.mark.row("journal-03")
+async def test_absent_part_is_removed_without_a_further_call(world: World) -> None:
+    name = await world.add("key", EntryState.DELETING, resource="sshkey", purpose="key")
+    del world.cloud.resources["key"]
+    await run(world, hours=1)
+    assert (world.state(name), world.cloud.deleted) == (EntryState.REMOVED, [])
 
 
 async def test_cached_owners_cause_no_request(world: World) -> None:
@@ -515,7 +632,8 @@ async def test_intents_of_absent_parts_are_dropped_although_their_owner_exists(
         world.cached.add(f"uid-{key}")
     del world.cloud.resources["group-0"]
     await run(world)
-    assert list(world.journal.entries) == names  # their creation may still run
+    states = [world.state(name) for name in names]
+    assert states == [EntryState.INTENT, EntryState.CREATED]  # the creation may still run
     await run(world, hours=1)
     assert list(world.journal.entries) == names[1:]
     assert (world.search.orphans, world.cloud.deleted, world.events) == ({}, [], [])
