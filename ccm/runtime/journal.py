@@ -2,8 +2,8 @@
 
 The intent is durable before a resource is created, and the ID follows within a second. A deletion
 is recorded before it begins, and the entry counts as removed once the provider confirms that
-nothing is left. So a resource costs two writes when it is created and two when it is deleted. A VM
-whose machine has a new UID costs two more. Updates and reads write nothing.
+nothing is left. So a resource costs two writes when it is created and two when it is deleted.
+Updates and reads write nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.calls.inflight import mask_user_data
 from ccm.cloud.interface import LoadBalancer
 from ccm.cloud.journal import PART_RECORDER, JournalPart
-from ccm.cloud.machines import MachineDriver, MachineInfo, MachineRequest, UIDMigration
+from ccm.cloud.machines import MachineDriver, MachineInfo, MachineRequest
 from ccm.cloud.operation import ProviderCall
 from ccm.model import ObjectReference, Service
 from ccm.persistence.errors import Fenced, PersistenceError
@@ -41,7 +41,7 @@ CANCELLED = "the call was cancelled, or exceeded its deadline"
 
 _ENSURE, _REMOVE = LoadBalancer.ensure_load_balancer, LoadBalancer.ensure_load_balancer_deleted
 _CREATE, _DELETE = MachineDriver.create_machine, MachineDriver.delete_machine
-_CREATIONS = {method.__name__ for method in (_ENSURE, _CREATE, UIDMigration.migrate_uid)}
+_CREATIONS = {method.__name__ for method in (_ENSURE, _CREATE)}
 _DELETIONS = {method.__name__ for method in (_REMOVE, _DELETE)}
 
 
@@ -141,14 +141,13 @@ class CallJournal:
         if request is None:
             service: Service = arguments["service"]
             # An address in the status: the load balancer was created before.
-            entry, exists = balancer_entry(client, service), bool(service.ingress)
+            creation = _Creation(self, balancer_entry(client, service), bool(service.ingress))
         elif (owner := request.owner) is None:
             return None  # no object of the cluster owns the VM
         else:
             account, cluster = client.account_of(request), self._cluster_of(owner.api_version)
             entry = server_entry(client.name, account, request, cluster=cluster)
-            exists = call.verb != _CREATE.__name__
-        creation = _Creation(self, entry, exists, former=arguments.get("former", ""))
+            creation = _Creation(self, entry)
         PART_RECORDER.set(creation.part)  # each call has a task of its own
         return creation
 
@@ -200,21 +199,23 @@ class _Creation:
     Attributes:
         entry: the intent.
         exists: whether the resource was seen to exist, although the journal may lack it.
-        former: UID of a former owner from which the owner takes the VM; empty = none.
     """
 
     calls: CallJournal
     entry: JournalEntry
     exists: bool = False
-    former: str = ""
 
     async def begin(self) -> None:
-        entry, exists = self._current, self.exists
-        if entry.state in (EntryState.DELETING, EntryState.REMOVED):
-            entry, exists = self.entry, False
-        if entry.state is EntryState.INTENT:
-            creates = "" if exists else f"{entry.resource} {entry.intended_name}"
-            await self.calls.store(entry, creates=creates)
+        entry, current = self.entry, self._current
+        if current.state is EntryState.CREATED:
+            return
+        creates = f"{entry.resource} {entry.intended_name}"
+        if current.state is EntryState.INTENT:
+            creates = "" if self.exists else creates
+            # An earlier attempt may have had another name and other annotations.
+            kept = {"attempts": current.attempts, "last_error": current.last_error}
+            entry = structs.replace(entry, created_at=current.created_at, **kept)
+        await self.calls.store(entry, creates=creates)
 
     def created(self, resource_id: str) -> None:
         """Record that the resource exists."""
@@ -229,10 +230,6 @@ class _Creation:
                 entry, intended_name=wanted.intended_name, annotations=wanted.annotations
             )
         self.calls.change(entry, state=EntryState.CREATED, resource_id=known or entry.resource_id)
-        # Entries of parts stay: the parts may keep the former UID in their labels or tags.
-        accounts = ("", entry.account) if self.former else ()
-        former = {entry_name(SERVER, self.former, account=account) for account in accounts}
-        self.calls.journal.put_later(drop=former - {entry.name})
 
     def fail(self, fault: errors.CloudError, text: str) -> None:
         if (entry := self._current).state is not EntryState.INTENT:

@@ -659,7 +659,7 @@ async def test_a_provider_without_the_interface_is_not_recorded() -> None:
     assert journal.entries == {}
 
 
-# --- accounts, clusters and new UIDs ------------------------------------------------------------
+# --- accounts and clusters ---------------------------------------------------------------------
 
 
 @pytest.mark.virtual_time
@@ -689,9 +689,6 @@ async def test_deletion_in_another_account_confirms_nothing(store: WatchedStore)
 class StubMachines:
     """VMs that exist at once, in the account that the provider spec names."""
 
-    def __init__(self) -> None:
-        self.error: errors.CloudError | None = None
-
     def machine_account(self, req: cloud.MachineRequest) -> str:
         if "account" not in req.provider_spec:
             raise errors.InvalidArgument("account is missing")
@@ -703,14 +700,10 @@ class StubMachines:
     async def delete_machine(self, req: cloud.MachineRequest) -> cloud.DeleteMachineResponse:
         return cloud.DeleteMachineResponse()
 
-    async def migrate_uid(self, req: cloud.MachineRequest, former: str) -> None:
-        if self.error is not None:
-            raise self.error
 
-
-def machines_client(journal: Journal, stub: Any, **settings: Any) -> CloudClient:
+def machines_client(journal: Journal, stub: Any) -> CloudClient:
     client = CloudClient(cloud.Cloud(name="stub", machines=stub, account="of the cloud config"))
-    client.set_recorder(CallJournal(journal, **settings))
+    client.set_recorder(CallJournal(journal))
     return client
 
 
@@ -743,81 +736,6 @@ async def test_entry_names_the_cluster_of_a_machine(store: WatchedStore) -> None
         await client.call(CREATE, REQUEST)
         clusters = {entry.resource: entry.owner.cluster for entry in journal.entries.values()}
         assert clusters == {"loadbalancer": "", "server": f"of {OWNER.api_version}"}
-
-
-MIGRATE = cloud.UIDMigration.migrate_uid
-
-
-@pytest.mark.virtual_time
-@pytest.mark.row("journal-11")
-@pytest.mark.parametrize("is_known", [True, False], ids=["recorded", "unrecorded"])
-async def test_vm_that_gets_a_new_uid_has_an_entry_of_the_new_owner(
-    store: WatchedStore, is_known: bool
-) -> None:
-    restored = replace(
-        REQUEST,
-        identity=replace(REQUEST.identity, uid="uid-new"),
-        owner=replace_uid("uid-new"),
-        provider_id="stub:///vm-1",
-    )
-    async with opened(store) as journal:
-        client = machines_client(journal, StubMachines())
-        if is_known:
-            await client.call(CREATE, REQUEST)
-            await asyncio.sleep(2)
-        writes = store.writes
-        await client.call(MIGRATE, restored, OWNER.uid)
-        (entry,) = journal.entries.values()
-        assert (entry.owner.uid, entry.state) == ("uid-new", CREATED)
-        assert (entry.resource_id, entry.intended_name) == ("stub:///vm-1", "vm-1")
-        await asyncio.sleep(2)
-        assert store.writes - writes == 2
-        await client.call(MIGRATE, restored, OWNER.uid)
-        await client.call(CREATE, restored)
-        await asyncio.sleep(2)
-        assert store.writes - writes == 2
-    assert list(await stored(store)) == [entry.name]
-
-
-@pytest.mark.virtual_time
-async def test_migration_keeps_other_entries_of_the_former_uid(store: WatchedStore) -> None:
-    """Its parts, a VM in another account, and the VM itself if the UID is not new."""
-    there, here = (replace(REQUEST, provider_spec={"account": name}) for name in ("one", "two"))
-    restored = replace(here, owner=replace_uid("uid-new"))
-    async with opened(store) as journal:
-        client = machines_client(journal, StubMachines())
-        await client.call(CREATE, there)
-        key = structs.replace(*journal.entries.values(), name="sshkey-1", resource="sshkey")
-        await journal.put(structs.replace(key, account="two"))
-        before = dict(journal.entries)
-        await client.call(MIGRATE, restored, OWNER.uid)
-        assert before.items() <= journal.entries.items()
-        assert len(journal.entries) == 3
-
-        before = dict(journal.entries)
-        await client.call(MIGRATE, restored, "uid-new")
-        assert journal.entries == before
-
-
-@pytest.mark.virtual_time
-async def test_failed_migration_keeps_the_entry_of_the_former_owner(store: WatchedStore) -> None:
-    stub = StubMachines()
-    stub.error = errors.FailedPrecondition("the VM has volumes")
-    restored = replace(REQUEST, owner=replace_uid("uid-new"))
-    async with opened(store) as journal:
-        client = machines_client(journal, stub, blocks=True)
-        await client.call(CREATE, REQUEST)
-        await attempt(client.call(MIGRATE, restored, OWNER.uid), errors.FailedPrecondition)
-        found = {entry.owner.uid: entry.state for entry in journal.entries.values()}
-        assert found == {OWNER.uid: CREATED, "uid-new": INTENT}
-
-        # The VM exists, so its migration is no creation that `block` could refuse.
-        store.fail_with(BackendUnavailable("disk full"))
-        stub.error = None
-        await client.call(MIGRATE, restored, OWNER.uid)
-        store.fail_with(None)
-    (entry,) = (await stored(store)).values()
-    assert entry.owner.uid == "uid-new"
 
 
 # --- parts --------------------------------------------------------------------------------------
@@ -997,6 +915,38 @@ async def test_an_entry_has_the_annotations_by_which_its_load_balancer_is_found(
         (found,) = journal.entries.values()
         assert found.annotations == {"lb/name": "back"}
         assert found.intended_name == found.resource_id == "back"
+
+
+@pytest.mark.virtual_time
+@pytest.mark.row("journal-01")
+async def test_the_intent_of_a_repeated_creation_has_the_name_of_the_present_attempt(
+    store: WatchedStore,
+) -> None:
+    """After a crash, only a lookup by this name finds the load balancer."""
+    seen: list[JournalEntry] = []
+
+    class Named(StubCloud):
+        def get_load_balancer_name(self, cluster_name: str, service: cloud.Service) -> str:
+            return service.annotations["lb/name"]
+
+        async def ensure_load_balancer(self, *_: Any) -> cloud.Status:
+            seen.extend((await stored(store)).values())
+            raise errors.ResourceExhausted("no quota")
+
+    stub: Any = Named()
+    async with opened(store) as journal:
+        client = CloudClient(
+            cloud.Cloud(name="stub", load_balancer=stub, service_annotations=("lb/",))
+        )
+        client.set_recorder(CallJournal(journal))
+        for name in ("front", "back"):
+            wanted = service("web", annotations={"lb/name": name})
+            await attempt(client.call(ENSURE, "c1", wanted, ()), errors.ResourceExhausted)
+            await asyncio.sleep(60)
+
+    assert [entry.intended_name for entry in seen] == ["front", "back"]
+    assert seen[1].annotations == {"lb/name": "back"}
+    assert (seen[1].created_at, seen[1].attempts) == (seen[0].created_at, 1)
 
 
 @pytest.mark.virtual_time
