@@ -26,7 +26,7 @@ from ccm.controllers.service.manifest import MANIFEST as SERVICE
 from ccm.model import names
 from ccm.model.names import NORMAL, WARNING
 from ccm.persistence.interface import VersionedPersistence
-from ccm.persistence.journal import Journal
+from ccm.persistence.journal import EntryState, Journal
 from ccm.runtime.controller import wait_for_sync
 from ccm.runtime.journal import CallJournal
 from ccm.runtime.journal_report import JournalChange, JournalResponse, by_age
@@ -125,6 +125,8 @@ class DaemonJournal:
     def read(self) -> JournalResponse:
         """Return all entries, and the orphans of the last search."""
         journal, orphans = self.journal, self._search.orphans if self._search is not None else {}
+        removed = journal.by_state(EntryState.REMOVED)
+        held = journal.entries.keys() - {entry.name for entry in removed}
         return JournalResponse(
             fault="" if journal.is_open else NOT_LOADED,
             down=journal.fault,
@@ -132,7 +134,7 @@ class DaemonJournal:
             orphans={
                 name: report_text(orphan)
                 for name, orphan in sorted(orphans.items())
-                if name in journal.entries
+                if name in held
             },
         )
 

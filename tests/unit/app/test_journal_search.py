@@ -205,6 +205,18 @@ async def test_mode_delete_deletes_a_lost_load_balancer_after_the_grace_period()
     assert world.events[-1] == ("Normal", names.REASON_ORPHAN_DELETED)
 
 
+async def test_deleted_orphan_is_no_orphan_before_the_next_search() -> None:
+    world = World(FakeDigests())
+    world.server.put(SERVICES, WEB)
+    async with world.daemon():
+        await advance(5)
+    world.server.unmake(f"{SERVICES}/web")
+    async with world.daemon("--journal=delete", "--journal-grace-period=0s"):
+        await advance(journal.START_S + 1)
+        assert world.states() == ["Removed"]
+        assert (await reading(world)).orphans == {}
+
+
 @pytest.mark.row("journal-04")
 async def test_living_services_cause_no_request_to_the_api_server() -> None:
     world = World(FakeDigests())
