@@ -929,7 +929,9 @@ async def test_the_intent_of_a_repeated_creation_has_the_name_of_the_present_att
         def get_load_balancer_name(self, cluster_name: str, service: cloud.Service) -> str:
             return service.annotations["lb/name"]
 
-        async def ensure_load_balancer(self, *_: Any) -> cloud.Status:
+        async def ensure_load_balancer(
+            self, cluster_name: str, service: cloud.Service, nodes: Any
+        ) -> cloud.Status:
             seen.extend((await stored(store)).values())
             raise errors.ResourceExhausted("no quota")
 
