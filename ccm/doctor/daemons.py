@@ -511,7 +511,7 @@ def _silence_s(case: Case, lease: Any) -> float | None:
         renewed = times.parse_time(get_text_field(lease, "spec.renewTime"))
     except ValueError:
         return None
-    return max(0.0, (clock.now() - renewed).total_seconds() + (case.skew_s or 0.0))
+    return max(0.0, (case.client.server_time() - renewed).total_seconds())
 
 
 def _is_fresh(case: Case, lease: Any) -> bool:
