@@ -1,8 +1,8 @@
 """Snapshots of machine objects in storage that outlives the cluster, and their restore.
 
-A snapshot is a number of pages and an index. The index is written last and deleted first: pages
-without an index are remains of a snapshot. With an encrypted secret store, the pages are there, and
-contain the Secrets to which the objects refer. Otherwise, credentials in the objects are masked.
+A snapshot is one stored object with compressed JSON, about 100 bytes per Machine. With an encrypted
+secret store, it is there, and contains the Secrets to which the objects refer. Otherwise,
+credentials in the objects are masked.
 
 A restored object has a new UID and no owner references: the garbage collector deletes an object
 whose owner does not exist. The controllers adopt the objects by their selectors. A Machine keeps
@@ -12,47 +12,42 @@ its VM by provider ID, name, class, namespace and marker of the cluster; in an A
 
 from __future__ import annotations
 
-import hashlib
-import json
+import base64
+import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from ccm.app.journalchanges import BATCH
 from ccm.app.machineapis import MachineApi, title_of
-from ccm.app.persistence import FLAG, PersistenceStores
+from ccm.app.persistence import PersistenceStores
 from ccm.base import redact
+from ccm.base.decoding import DECODE_ERRORS
 from ccm.kube.client import PAGE_SIZE, Client
 from ccm.kube.errors import AlreadyExists, ApiError, Forbidden, NotFound
 from ccm.kube.resources import SECRETS, RawList, ResourceKind
 from ccm.machines.settings import Names
 from ccm.model.names import ANNOTATION_LAST_APPLIED
-from ccm.persistence.errors import CorruptObject
-from ccm.persistence.interface import GVK
-from ccm.persistence.journal import EntryState, Journal
-from ccm.persistence.objects import key_of, masked_paths, to_canonical_json, without_credentials
-from ccm.runtime.journal import SERVER
+from ccm.persistence.errors import CorruptObject, PersistenceError
+from ccm.persistence.interface import GVK, ObjectKey
+from ccm.persistence.journal import EntryState, Journal, JournalEntry
+from ccm.persistence.objects import COMPRESSED, key_of, masked_paths, without_credentials
 
-INDEX = GVK("backup.ccm", "v1", "MachineBackup")
-PAGES = GVK("backup.ccm", "v1", "MachineBackupPage")
-"""Kinds of stored objects."""
-
-PAGE_BYTES = 256 << 10
-"""Maximum bytes of a page with several objects, far below the limit of every store."""
-
-REMAINS_AGE = timedelta(days=1)
-"""Age from which pages without an index are deleted; a younger snapshot may be in progress."""
+SNAPSHOTS = GVK(COMPRESSED, "v1", "MachineBackup")
+"""Kind of stored snapshots."""
 
 _ORDER = ("Secret", "MachineClass", "Machine", "MachineSet", "MachineDeployment")
-"""Kinds in the order of the restore. A set whose Machines are absent would create others."""
+_OWNED = ("Machine", "MachineSet")
+"""Kinds in the order of the restore, and those whose owners would create absent ones anew."""
 
 _NAME_FORMAT = "%Y%m%d-%H%M%S-%f"
+_FIELD = "snapshot"
 _SEALED = "backup-"
-"""Prefix of the names of pages in the secret store."""
+"""Prefix of the names of snapshots in the secret store."""
 
 _METADATA = ("name", "namespace", "uid", "labels", "finalizers", "deletionTimestamp")
 _REFERENCES = ("secretRef", "credentialsSecretRef", "secretKeyRef")
@@ -62,7 +57,7 @@ StoredEntry = tuple[str, Json]
 """Name of an API group, and one of its objects or a Secret to which one of them refers."""
 
 
-class BackupError(Exception):
+class BackupError(PersistenceError):
     """A snapshot cannot be written or read; the message says why, and what to do."""
 
 
@@ -98,144 +93,103 @@ class MachineObjects:
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Index of a complete snapshot.
+    """Machine objects of a cluster at one time.
 
     Attributes:
-        name: UTC time of the snapshot.
-        pages: number of pages.
-        counts: name of a kind -> number of objects.
-        digest: SHA-256 digest of the pages.
         markers: markers of the VMs.
-        encrypted: whether the pages are in the secret store.
+        entries: the objects.
     """
 
-    name: str
-    pages: int
-    counts: dict[str, int]
-    digest: str
     markers: list[str]
-    encrypted: bool
+    entries: list[StoredEntry]
 
 
 class BackupStorage:
-    """Storage of the snapshots of one cluster.
+    """Storage of the snapshots of one cluster. The name of a snapshot is its time in UTC.
 
     Args:
-        stores: open storage.
+        stores: open storage outside of the cluster.
 
-    Raises:
-        BackupError: the storage would be lost with the cluster.
+    Attributes:
+        is_encrypted: whether new snapshots are encrypted and contain Secrets.
     """
 
     def __init__(self, stores: PersistenceStores) -> None:
         self._objects, self._secrets = stores.objects, stores.secrets
-        if not self._objects.outlives_cluster:
-            raise BackupError(
-                f"the storage would be lost with the cluster; name a file with {FLAG} whose "
-                "`instances` has s3, postgres, or sqlite on a volume outside of the cluster"
-            )
-        if self._secrets is not None and not self._secrets.outlives_cluster:
-            self._secrets = None
+        self.is_encrypted = stores.secrets is not None
 
-    @property
-    def is_encrypted(self) -> bool:
-        """Whether snapshots are encrypted and contain Secrets."""
-        return self._secrets is not None
+    async def names(self) -> list[str]:
+        """Return the names of all snapshots, newest first. Raises PersistenceError."""
+        stored = await self._objects.provider.get_all_objects(self._objects.instance, SNAPSHOTS)
+        names = [obj["metadata"]["name"] for obj in stored]
+        if self._secrets is not None:
+            sealed = await self._secrets.provider.list_secrets(self._secrets.instance)
+            prefix = _sealed_key("")
+            names += [key.removeprefix(prefix) for key in sealed if key.startswith(prefix)]
+        return sorted(names, reverse=True)
 
-    async def snapshots(self) -> list[Snapshot]:
-        """Return all complete snapshots, newest first."""
-        stored = await self._objects.provider.get_all_objects(self._objects.instance, INDEX)
-        snapshots = [msgspec.convert(obj["snapshot"], Snapshot) for obj in stored]
-        return sorted(snapshots, key=lambda snapshot: snapshot.name, reverse=True)
+    async def put(self, name: str, snapshot: Snapshot) -> None:
+        """Store a snapshot. Raises PersistenceError."""
+        body = zlib.compress(msgspec.json.encode(snapshot))
+        if self._secrets is not None:
+            provider, instance = self._secrets.provider, self._secrets.instance
+            await provider.put_secret(instance, f"{_SEALED}{name}", {_FIELD: body})
+        else:
+            obj = {
+                "apiVersion": SNAPSHOTS.api_version,
+                "kind": SNAPSHOTS.kind,
+                "metadata": {"name": name},
+                _FIELD: base64.b64encode(body).decode(),
+            }
+            await self._objects.provider.put_object(self._objects.instance, obj)
 
-    async def put(self, snapshot: Snapshot, pages: Iterable[bytes]) -> None:
-        """Store a snapshot; it is complete only when this method returns."""
-        for number, page in enumerate(pages):
-            name = _page_name(snapshot, number)
-            if self._secrets is None:
-                await self._put(PAGES, name, "objects", json.loads(page))
-            else:
-                provider, instance = self._secrets.provider, self._secrets.instance
-                await provider.put_secret(instance, f"{_SEALED}{name}", {"objects": page})
-        await self._put(INDEX, snapshot.name, "snapshot", msgspec.to_builtins(snapshot))
-
-    async def load(self, name: str = "") -> tuple[Snapshot, list[StoredEntry]]:
-        """Return a complete snapshot and its content; without a name, the newest snapshot.
+    async def load(self, name: str = "") -> tuple[str, Snapshot]:
+        """Return the snapshot of a name, and the name; without a name, the newest one.
 
         Raises:
             BackupError: the snapshot does not exist, or is damaged.
             PersistenceError: the storage failed.
         """
-        known = {snapshot.name: snapshot for snapshot in await self.snapshots()}
-        names = ", ".join(known) or "none"
-        if name not in ("", *known) or not known:
+        names = await self.names()
+        shown = ", ".join(names) or "none"
+        if not names or name not in ("", *names):
             raise BackupError(
-                f"the storage has no snapshot {name or 'of this cluster'}, only: {names}. For a "
-                "snapshot of another cluster, set --from-cluster-id"
+                f"the storage has no snapshot {name or 'of this cluster'}, only: {shown}. For "
+                "encrypted ones, add `secrets: {encrypted: ...}` with their keys to the file; for "
+                "another cluster, set --from-cluster-id to the UID of its namespace kube-system"
             )
-        snapshot = known[name or max(known)]
+        name = name or names[0]
         try:
-            pages = [await self._page(snapshot, number) for number in range(snapshot.pages)]
-            if _digest(pages) != snapshot.digest:
-                raise CorruptObject("the pages do not match the digest")
-        except CorruptObject as error:
+            content = zlib.decompress(await self._read(name))
+            return name, msgspec.json.decode(content, type=Snapshot)
+        except (CorruptObject, KeyError, ValueError, zlib.error, *DECODE_ERRORS) as error:
             raise BackupError(
-                f"snapshot {snapshot.name}: {error}; set --snapshot to another one of: {names}"
+                f"snapshot {name} cannot be read: {error}; set --snapshot to another of: {shown}"
             ) from error
-        return snapshot, [(group, obj) for page in pages for group, obj in json.loads(page)]
 
-    async def prune(self, newest: str, keep: int, oldest_remains: str) -> None:
-        """Delete old snapshots and remains; keep `newest`, and the `keep` newest ones."""
-        provider, instance = self._objects.provider, self._objects.instance
-        known = [snapshot.name for snapshot in await self.snapshots()]
-        kept = {newest, *known[:keep]}
-
-        def is_waste(page: str) -> bool:
-            name = page.rpartition("-")[0]
-            return name not in kept and (name in known or name < oldest_remains)
-
-        for name in set(known) - kept:
-            await provider.delete_object(instance, INDEX, key_of("", name))
-        for key in [key async for key, _, _ in provider.iter_objects(instance, PAGES)]:
-            if is_waste(key.rpartition("/")[2]):
-                await provider.delete_object(instance, PAGES, key)
-        if self._secrets is not None:
-            provider, instance = self._secrets.provider, self._secrets.instance
-            for key in await provider.list_secrets(instance):
-                page = key.rpartition("/")[2]
-                if page.startswith(_SEALED) and is_waste(page.removeprefix(_SEALED)):
-                    await provider.delete_secret(instance, key)
-
-    async def _put(self, kind: GVK, name: str, field: str, content: Any) -> None:
-        head = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}}
-        await self._objects.provider.put_object(self._objects.instance, {**head, field: content})
-
-    async def _page(self, snapshot: Snapshot, number: int) -> bytes:
-        name = _page_name(snapshot, number)
-        if not snapshot.encrypted:
+    async def prune(self, newest: str, keep: int) -> None:
+        """Delete old snapshots, except `newest` and the `keep` newest ones."""
+        for name in set((await self.names())[keep:]) - {newest}:
             provider, instance = self._objects.provider, self._objects.instance
-            obj = await provider.get_object(instance, PAGES, key_of("", name))
-            if obj is not None:
-                return to_canonical_json(obj["objects"])
-        elif self._secrets is None:
-            raise BackupError(
-                f"snapshot {snapshot.name} is encrypted; add `secrets: {{encrypted: ...}}` with "
-                "its keys to the file"
-            )
-        else:
-            provider, instance = self._secrets.provider, self._secrets.instance
-            data = await provider.get_secret(instance, key_of("", f"{_SEALED}{name}"))
-            if data is not None:
-                return bytes(data["objects"])
-        raise CorruptObject(f"page {name} is missing")
+            await provider.delete_object(instance, SNAPSHOTS, key_of("", name))
+            if self._secrets is not None:
+                provider, instance = self._secrets.provider, self._secrets.instance
+                await provider.delete_secret(instance, _sealed_key(name))
+
+    async def _read(self, name: str) -> bytes:
+        provider, instance = self._objects.provider, self._objects.instance
+        obj = await provider.get_object(instance, SNAPSHOTS, key_of("", name))
+        if obj is not None:
+            return base64.b64decode(obj[_FIELD])
+        assert self._secrets is not None
+        data = await self._secrets.provider.get_secret(self._secrets.instance, _sealed_key(name))
+        if data is None:
+            raise CorruptObject("it was deleted meanwhile")
+        return bytes(data[_FIELD])
 
 
-def _page_name(snapshot: Snapshot, number: int) -> str:
-    return f"{snapshot.name}-{number:03}"
-
-
-def _digest(pages: Iterable[bytes]) -> str:
-    return hashlib.sha256(b"".join(pages)).hexdigest()
+def _sealed_key(name: str) -> ObjectKey:
+    return key_of("", f"{_SEALED}{name}")
 
 
 # --- backup ---------------------------------------------------------------------------------------
@@ -288,20 +242,12 @@ async def back_up(
     counts = Counter(title_of(obj["apiVersion"], obj["kind"]) for _, obj in entries)
     for title, count in counts.items():
         report(f"{title}: {count} {'would be ' * dry_run}stored")
-    if dry_run:
-        return
-    pages = [*_to_pages(entries)]
-    snapshot = Snapshot(
-        name=now.strftime(_NAME_FORMAT),
-        pages=len(pages),
-        counts=dict(counts),
-        digest=_digest(pages),
-        markers=sorted({group.marker for group in groups}),
-        encrypted=storage.is_encrypted,
-    )
-    await storage.put(snapshot, pages)
-    report(f"snapshot {snapshot.name} is complete")
-    await storage.prune(snapshot.name, keep, (now - REMAINS_AGE).strftime(_NAME_FORMAT))
+    if not dry_run:
+        name = now.strftime(_NAME_FORMAT)
+        markers = sorted({group.marker for group in groups})
+        await storage.put(name, Snapshot(markers=markers, entries=entries))
+        report(f"snapshot {name} is complete")
+        await storage.prune(name, keep)
 
 
 async def _secrets(
@@ -343,19 +289,6 @@ def _references(value: Any, metadata: Json) -> Iterator[tuple[str, str]]:
             yield from _references(inner, metadata)
 
 
-def _to_pages(entries: Iterable[StoredEntry]) -> Iterator[bytes]:
-    """Yield the canonical JSON of the pages."""
-    page, size = list[StoredEntry](), 0
-    for entry in entries:
-        length = len(to_canonical_json(entry))
-        if page and size + length > PAGE_BYTES:
-            yield to_canonical_json(page)
-            page, size = [], 0
-        page.append(entry)
-        size += length
-    yield to_canonical_json(page)
-
-
 def _title(obj: Json) -> str:
     namespace, name = obj["metadata"]["namespace"], obj["metadata"]["name"]
     return f"{title_of(obj['apiVersion'], obj['kind'])} {namespace}/{name}"
@@ -373,7 +306,8 @@ async def restore(
 ) -> bool:
     """Create the objects of a snapshot that are absent; existing objects are left unchanged.
 
-    May be interrupted and repeated.
+    If a Machine or a MachineSet cannot be created, neither are the kinds that own it: they would
+    create another one. May be interrupted and repeated.
 
     Args:
         groups: API groups that the cluster serves.
@@ -396,12 +330,22 @@ async def restore(
             "--control-kubeconfig"
         )
     results: dict[str, Counter[str]] = {}
+    incomplete: dict[str, str] = {}
     for name, obj in ordered:
-        result = await _create(served[name], obj, dry_run=dry_run, report=report)
-        results.setdefault(title_of(obj["apiVersion"], obj["kind"]), Counter())[result] += 1
+        kind, result = obj["kind"], "failed"
+        if incomplete.get(name, kind) == kind:
+            result = await _create(served[name], obj, dry_run=dry_run, report=report)
+            if result == "failed" and kind in _OWNED:
+                incomplete[name] = kind
+        results.setdefault(title_of(obj["apiVersion"], kind), Counter())[result] += 1
     for title, counts in results.items():
         done = f"{counts['new']} {'would be ' * dry_run}created"
         report(f"{title}: {done}, {counts['present']} exist already, {counts['failed']} failed")
+    for name, kind in incomplete.items():
+        report(
+            f"{name}: no owner of a {kind} is created, as it would create another {kind}; correct "
+            "the errors above, or create these objects yourself, and repeat the command"
+        )
     return not any(counts["failed"] for counts in results.values())
 
 
@@ -426,7 +370,7 @@ async def _create(
         report(f"{title}: {redact.mask_text(str(error))}")
         return "failed"
     if "deletionTimestamp" in obj["metadata"]:
-        report(f"{title}: was being deleted at the time of the snapshot")
+        report(f"{title}: was being deleted when the snapshot was taken; delete it again if needed")
     return "new"
 
 
@@ -444,31 +388,31 @@ def _to_new(obj: Json, names: Names | None) -> Json:
     return {**obj, "metadata": {**metadata, "annotations": annotations}}
 
 
-async def copy_journal(
-    source: Journal, target: Journal, entries: Iterable[StoredEntry], *, dry_run: bool
-) -> int:
-    """Add the entries of a lost cluster's journal to the journal of this cluster.
+def lacking_secrets(entries: Sequence[StoredEntry]) -> list[str]:
+    """Return the keys of the Secrets to which objects of a snapshot refer, and which it lacks."""
+    named = {key for _, obj in entries for key in _references(obj, obj["metadata"])}
+    heads = (obj["metadata"] for _, obj in entries if obj["kind"] == SECRETS.kind)
+    stored = {(head["namespace"], head["name"]) for head in heads}
+    return sorted(f"{namespace}/{name}" for namespace, name in named - stored)
 
-    VMs of restored Machines are left out, because their owners have other UIDs. Raises
-    PersistenceError.
 
-    Args:
-        source: journal of the lost cluster.
-        target: journal of this cluster.
-        entries: content of the restored snapshot.
-        dry_run: whether nothing is written.
+def unrestored(source: Journal, entries: Iterable[StoredEntry]) -> list[JournalEntry]:
+    """Return the entries of a lost cluster's journal whose owners are not in a snapshot.
 
-    Returns:
-        The number of added entries.
+    The other owners have new UIDs now, so that their resources would count as orphans.
     """
     restored = {obj["metadata"]["uid"] for _, obj in entries}
-    added = [
+    return [
         entry
         for entry in source.entries.values()
-        if entry.name not in target.entries
-        and entry.state is not EntryState.REMOVED
-        and not (entry.resource == SERVER and entry.owner.uid in restored)
+        if entry.state is not EntryState.REMOVED
+        and (entry.ephemeral or entry.owner.uid not in restored)
     ]
+
+
+async def add_to_journal(target: Journal, entries: Iterable[JournalEntry], *, dry_run: bool) -> int:
+    """Add the entries that a journal lacks, and return their number. Raises PersistenceError."""
+    added = [entry for entry in entries if entry.name not in target.entries]
     for first in range(0, 0 if dry_run else len(added), BATCH):
         await target.put(*added[first : first + BATCH])
     return len(added)

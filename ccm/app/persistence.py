@@ -97,24 +97,15 @@ class Backend:
         name: name of the backend.
         provider: its provider.
         methods: methods that the provider must have.
-        outlives_cluster: whether the data still exist after the loss of the cluster.
 
     Attributes:
         fault: error of the last attempt to open it; empty = none.
         tried: set after the first attempt to open it.
     """
 
-    def __init__(
-        self,
-        name: str,
-        provider: Any,
-        methods: Sequence[str] = METHODS,
-        *,
-        outlives_cluster: bool = True,
-    ) -> None:
+    def __init__(self, name: str, provider: Any, methods: Sequence[str] = METHODS) -> None:
         require(name, provider, methods)
         self.provider = provider
-        self.outlives_cluster = outlives_cluster
         (self.instance,) = provider.instances()
         self.is_open = False
         self.fault = ""
@@ -139,14 +130,17 @@ class PersistenceStores:
         next_epoch: called if storage was written under a higher epoch than this leader's, such as
             after the Lease was deleted or restored; returns the epoch to use, or None if this
             process does not lead.
-        cluster_uid: UID of the cluster that owns the data; empty = the cluster of `client`.
+        cluster_uid: UID of the cluster that owns the data, which must exist; empty = the cluster of
+            `client`, whose storage is created if it is absent.
+        is_outside: whether to use only storage that outlives the cluster. A secret store in the
+            cluster is then ignored.
 
     Attributes:
         on_open: called with provider and instance once storage is open; retried after an error.
         when_unavailable: the setting of that name.
 
     Raises:
-        Misconfigured: the file is invalid.
+        Misconfigured: the file is invalid, or storage in the cluster although `is_outside`.
     """
 
     def __init__(
@@ -159,6 +153,7 @@ class PersistenceStores:
         record_event: Callable[[str, str, str], None] = lambda *_: None,
         next_epoch: Callable[[int], Awaitable[int | None]] | None = None,
         cluster_uid: str = "",
+        is_outside: bool = False,
     ) -> None:
         self._record_event = record_event
         self._client = client
@@ -186,6 +181,13 @@ class PersistenceStores:
             self.secrets: Backend | None = None
             if config.secrets is not None:
                 self.secrets = _backend(config.secrets, "secrets", context, registry.SECRETS)
+                if is_outside and _is_lost_with_cluster(config.secrets):
+                    self.secrets = None
+            if is_outside and _is_lost_with_cluster(config.instances[0]):
+                raise ConfigError(
+                    "the storage would be lost with the cluster; `instances` must have s3, "
+                    "postgres, or sqlite on a volume outside of the cluster"
+                )
 
     def writer(self) -> WriterIdentity:
         """Return the identity under which this process writes."""
@@ -291,6 +293,8 @@ class PersistenceStores:
         return True
 
     async def _open(self, backend: Backend, machine: MachineId) -> None:
+        if self._cluster_uid:
+            await _check_cluster(backend, self._cluster_uid)
         try:
             await backend.provider.initialize(machine)
         except BackendDead as error:
@@ -326,6 +330,11 @@ class PersistenceStores:
 
         Without `rotates` or old keys, the secrets stay unchanged. A permanent failure is logged.
         """
+        if self._cluster_uid:
+            # The secret store may be empty. It is opened only for a cluster that is known.
+            await self.objects.tried.wait()
+            if not self.objects.is_open:
+                return
         while True:
             if await self._try_open(store, name):
                 if not rotates or not getattr(store.provider, "has_old_keys", False):
@@ -365,13 +374,23 @@ def _backend(
     declared, make = registry.load_backend(name, group)
     parsed = [_settings(declared, settings, f"{place}.{name}")]
     methods = METHODS if group == registry.OBJECTS else SECRET_METHODS
-    outlives = _outlives_cluster(name, settings)
-    return Backend(name, make(parsed, context), methods, outlives_cluster=outlives)
+    return Backend(name, make(parsed, context), methods)
 
 
-def _outlives_cluster(name: str, settings: Mapping[str, Any]) -> bool:
-    inner = settings.get("storage") if name == "encrypted" else None
-    return name not in _LOST_WITH_CLUSTER and _LOST_WITH_CLUSTER.isdisjoint(inner or ())
+async def _check_cluster(backend: Backend, uid: str) -> None:
+    """Raise BackendDead if the backend can tell that it has no data of a cluster."""
+    clusters = getattr(backend.provider, "clusters", None)
+    known = await clusters(backend.instance, uid) if clusters is not None else None
+    if known is not None and uid not in known:
+        raise BackendDead(
+            f"the storage has no data of the cluster {uid}, only of: {', '.join(known) or 'none'}. "
+            "--from-cluster-id is the UID that the namespace kube-system of the lost cluster had"
+        )
+
+
+def _is_lost_with_cluster(entry: Mapping[str, Any]) -> bool:
+    inner = (entry.get("encrypted") or {}).get("storage", {})
+    return not _LOST_WITH_CLUSTER.isdisjoint((*entry, *inner))
 
 
 def stored_in_cluster(file: str, namespace: str) -> set[tuple[str, str]]:

@@ -41,8 +41,10 @@ exit status: 0 success, 1 an error, 2 invalid command line
 
 _RESTORE_INTRODUCTION = """\
 Creates the objects of a snapshot of kube-ccm backup that are absent; existing objects are left
-unchanged. Their VMs are neither created nor deleted. May be repeated. The daemon must not run,
-except with --dry-run: it would create VMs for Machines that are not restored yet.
+unchanged. Their VMs are neither created nor deleted. If a Machine cannot be created, no MachineSets
+are, as they would create other Machines. May be repeated. The daemon must not run, except with
+--dry-run (nor machine controllers in Pods of their own): it would create VMs for Machines that are
+not restored yet.
 
 Pass the flags of the daemon. Permissions: create the objects and their Secrets, get the namespace
 kube-system and the Lease.
@@ -56,12 +58,16 @@ After the loss of a cluster whose namespace kube-system had the UID OLD:
   4. kube-ccm journal list --offline ...  and for each load balancer with a new Service:
      kube-ccm journal adopt NAME service NAMESPACE/NAME --offline ...
   5. start the daemon with the --cluster-id that the last line of restore names
-VMs that were created after the snapshot have no Machine, and count as orphans.
+The guide is "Backup and restore" in manifests/README.md.
 
 exit status: 0 all objects exist, 1 an error, or an object was not created, 2 invalid command line
 
 """
 
+_ORPHANS = (
+    "VMs without a Machine are deleted after an hour. To keep them until you have looked at them, "
+    "start the daemon with -machinesafety first in --controllers, and without --journal=delete"
+)
 _FLAGS_USED = (
     *("kubeconfig", "master", "namespace", "control-kubeconfig", "target-kubeconfig"),
     *("kubermatic-namespace", "cluster-id", "cluster-name", "persistence-config"),
@@ -102,12 +108,12 @@ async def back_up(
     from ccm.doctor import cluster
 
     async with _connected(request, environ) as case:
-        stores = await case.exit_stack.enter_async_context(cluster.open_stores(case))
-        storage = backup.BackupStorage(stores)  # before anything is opened
+        opening = cluster.open_stores(case, is_outside=True)
+        stores = await case.exit_stack.enter_async_context(opening)
         await stores.wait_open()
         await backup.back_up(
             await _machine_objects(case),
-            storage,
+            backup.BackupStorage(stores),
             now=case.client.server_time(),
             keep=request.own_flags["keep"],
             dry_run=request.own_flags["dry-run"],
@@ -126,6 +132,10 @@ async def restore(
     """
     from ccm.app import backup
     from ccm.doctor import cluster, daemons
+    from ccm.doctor.case import some
+    from ccm.kube.resources import NAMESPACES
+    from ccm.runtime.journal import SERVER
+    from ccm.runtime.orphans import describe
 
     own, lines = request.own_flags, list[str]()
     former, dry_run = own["from-cluster-id"], own["dry-run"]
@@ -138,24 +148,33 @@ async def restore(
             await daemons.lease(case)
             if case.lease_holder:
                 raise ExaminationError(
-                    f"{case.lease_holder} holds the Lease; stop all replicas of the daemon"
+                    f"{case.lease_holder} holds the Lease; stop all replicas of the daemon, and "
+                    "wait until the Lease expires"
                 )
         enter = case.exit_stack.enter_async_context
-        stores = await enter(cluster.open_stores(case, own["from-persistence-config"], former))
-        storage = backup.BackupStorage(stores)  # before anything is opened
+        uid = former or (await case.client.resource(NAMESPACES).get("kube-system")).uid
+        file = own["from-persistence-config"]
+        stores = await enter(cluster.open_stores(case, file, uid, is_outside=True))
         await stores.wait_open()
-        snapshot, entries = await storage.load(own["snapshot"])
-        report(f"snapshot {snapshot.name}")
+        name, snapshot = await backup.BackupStorage(stores).load(own["snapshot"])
+        report(f"snapshot {name}")
         groups = await _machine_objects(case)
-        if former and (source := await _journal(case, stores)).entries:
-            # Opened first: with an unusable storage, nothing is created.
-            target = await _journal(case, await enter(cluster.open_stores(case)))
-            count = await backup.copy_journal(source, target, entries, dry_run=dry_run)
-            lines.append(f"journal: {count} entries {'would be ' * dry_run}added")
-        is_complete = await backup.restore(groups, entries, dry_run=dry_run, report=report)
-        if not snapshot.encrypted:
-            lines.append("the snapshot has no Secrets; create those to which the objects refer")
-        for marker in {*snapshot.markers} - {group.marker for group in groups}:
+        if former:
+            lost = backup.unrestored(await _journal(case, stores), snapshot.entries)
+            if vms := [describe(entry) for entry in lost if entry.resource == SERVER]:
+                shown = f"({len(vms)}): {some(vms)}"
+                lines.append(f"VMs that have no Machine in the snapshot {shown}")
+            if any(group.api.deletes_orphans for group in groups):
+                lines.append(_ORPHANS)
+            if lost:
+                # Opened first: with an unusable storage, nothing is created.
+                target = await _journal(case, await enter(cluster.open_stores(case)))
+                count = await backup.add_to_journal(target, lost, dry_run=dry_run)
+                lines.append(f"journal: {count} entries {'would be ' * dry_run}added")
+        is_complete = await backup.restore(groups, snapshot.entries, dry_run=dry_run, report=report)
+        if keys := backup.lacking_secrets(snapshot.entries):
+            lines.append(f"create the Secrets that the snapshot lacks: {', '.join(keys)}")
+        for marker in sorted({*snapshot.markers} - {group.marker for group in groups}):
             lines.append(f"start the daemon with --cluster-id={marker}, the marker of the VMs")
         command.show(out, lines)
     return EXIT_OK if is_complete else EXIT_FAILED
@@ -164,25 +183,19 @@ async def restore(
 @asynccontextmanager
 async def _connected(request: ParsedCommand, environ: Mapping[str, str]) -> AsyncIterator[Case]:
     """Connect to the API server for the block; turn expected errors into ExaminationError."""
-    from ccm.app.backup import BackupError
     from ccm.app.provider import Misconfigured
-    from ccm.base import redact
     from ccm.base.decoding import DECODE_ERRORS
     from ccm.doctor import reach
-    from ccm.doctor.case import Case
-    from ccm.kube.errors import KubeError
     from ccm.persistence.errors import PersistenceError
 
-    case = Case(options=request.options, environ=environ)
     try:
-        await reach.connect(case)
-        yield case
-    except (BackupError, Misconfigured, PersistenceError) as error:
+        async with command.open_case(request, environ) as case:
+            await reach.connect(case)
+            yield case
+    except (Misconfigured, PersistenceError) as error:
         raise ExaminationError(str(error)) from error
-    except (KubeError, *DECODE_ERRORS) as error:
-        raise ExaminationError(redact.mask_text(f"{case.cluster.server}: {error}")) from error
-    finally:
-        await case.exit_stack.aclose()
+    except DECODE_ERRORS as error:
+        raise ExaminationError(f"the response of the API server is invalid: {error}") from error
 
 
 async def _machine_objects(case: Case) -> Sequence[MachineObjects]:

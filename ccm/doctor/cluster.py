@@ -250,17 +250,18 @@ async def persistence(case: Case) -> CheckFinding:
 
 @asynccontextmanager
 async def open_stores(
-    case: Case, file: str = "", cluster_uid: str = ""
+    case: Case, file: str = "", cluster_uid: str = "", *, is_outside: bool = False
 ) -> AsyncIterator[PersistenceStores]:
     """Open the daemon's storage for the block, under the epoch of the daemon.
 
     Args:
         case: case with `client`.
         file: file that configures the storage; empty = that of `--persistence-config`.
-        cluster_uid: UID of another cluster that owns the data; empty = this cluster.
+        cluster_uid: see `PersistenceStores`.
+        is_outside: see `PersistenceStores`.
 
     Raises:
-        Misconfigured: the file of `--persistence-config` is invalid.
+        Misconfigured: see `PersistenceStores`.
         KubeError: the Lease cannot be read.
     """
     from ccm.app import persistence as wiring
@@ -274,9 +275,10 @@ async def open_stores(
         lease=name,
         next_epoch=_keep_epoch,
         cluster_uid=cluster_uid,
+        is_outside=is_outside,
     )
     epoch = 0
-    # This Lease says nothing about another cluster: with 0, its data keep the stored epoch.
+    # The Lease may say nothing about that cluster: with 0, its data keep the stored epoch.
     if not cluster_uid:
         with suppress(errors.NotFound):
             lease = await case.client.resource(LEASES).get(name, namespace=namespace)

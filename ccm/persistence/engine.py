@@ -9,7 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing, asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -41,7 +48,7 @@ from ccm.persistence.interface import (
     Version,
 )
 from ccm.persistence.objects import StoragePlace
-from ccm.persistence.store import Claim, Store, StoredRecord
+from ccm.persistence.store import Claim, ClusterListing, Store, StoredRecord
 
 OPERATIONS = metrics.counter(
     "ccm_persistence_operations_total",
@@ -327,6 +334,11 @@ class StoreProvider:
     def capabilities(self, instance: str) -> frozenset[str]:
         """See `VersionedPersistence.capabilities`."""
         return self._usable_instance(instance).store.capabilities
+
+    async def clusters(self, instance: str, wanted: str) -> Collection[str] | None:
+        """See `ClusterListing.clusters`; None = the backend cannot tell."""
+        store = self._instances[instance].store
+        return await store.clusters(wanted) if isinstance(store, ClusterListing) else None
 
     # Objects
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from typing import Annotated
 
 import msgspec
@@ -67,6 +67,10 @@ class MemoryStore:
         for (cluster, place), body in list(self.held.items()):
             if (cluster, place.kind) == (self._cluster, kind):
                 yield [(place, StoredRecord(body, envelope.read_head(body).version))]
+
+    async def clusters(self, wanted: str) -> Collection[str]:  # noqa: ARG002
+        """See `ClusterListing.clusters`."""
+        return {cluster for cluster, _ in self.held}
 
     async def close(self) -> None:
         """See `Store.close`."""

@@ -38,6 +38,9 @@ SELF_REDACTED = "journal.ccm"
 """Group of objects that are not searched for secrets: the journal redacts its texts, and keeps the
 names of resources even if a secret occurs in them."""
 
+COMPRESSED = "backup.ccm"
+"""Group of objects that are not searched for secrets, because their content is compressed."""
+
 NON_SECRET_NAMES = frozenset({"idempotencytoken", "continuetoken", "nextpagetoken"})
 """Field names without credentials that `redact.is_secret_name` takes for secrets."""
 
@@ -71,7 +74,7 @@ def validate(obj: Mapping[str, Any], *, sensitive: bool = False) -> bytes:
         raise InvalidObject("the object contains text that is not valid Unicode") from None
     if len(raw) > MAX_BYTES:
         raise ObjectTooLarge(f"the object has {len(raw)} bytes; the limit is {MAX_BYTES}")
-    if not (sensitive or kind.group == SELF_REDACTED):
+    if not (sensitive or kind.group in (SELF_REDACTED, COMPRESSED)):
         _check_no_secrets(kind, obj)
     return raw
 

@@ -13,7 +13,7 @@ import asyncio
 import re
 import ssl
 import uuid
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -107,6 +107,9 @@ RETURNING marker, epoch
 """
 """Not below the epoch of the objects: if an operator deleted the row, a former leader must not
 restore it with its own epoch after the present one has written."""
+
+_HAS_CLUSTERS = "SELECT to_regclass('{table}_instance') IS NOT NULL"
+_CLUSTERS = 'SELECT cluster_uid FROM "{table}_instance" ORDER BY cluster_uid'
 
 _AT = "cluster_uid = $1 AND grp = $2 AND version = $3 AND kind = $4 AND key"
 _READ = f'SELECT body, write_id FROM "{{table}}" WHERE {_AT} = $5'  # noqa: S608 - ours
@@ -262,6 +265,11 @@ class PostgresStore:
                 for key, body, version in rows
             ]
             last = rows[-1]["key"]
+
+    async def clusters(self, wanted: str) -> Collection[str]:  # noqa: ARG002
+        """See `ClusterListing.clusters`."""
+        ((exists,),) = await self._fetch(_HAS_CLUSTERS)
+        return [row[0] for row in await self._fetch(_CLUSTERS)] if exists else ()
 
     async def close(self) -> None:
         """See `Store.close`."""

@@ -19,12 +19,13 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import unquote
 
 import msgspec
 import obstore
@@ -183,9 +184,7 @@ class S3Store:
     async def open(self, claim: Claim) -> None:
         """See `Store.open`."""
         self._connect()
-        self._base = f"{self._config.prefix.strip('/')}/{objects.encode(claim.cluster_uid)}".strip(
-            "/"
-        )
+        self._base = self._folder(claim.cluster_uid)
         await self._run(partial(self._open, claim))
 
     async def probe(self) -> None:
@@ -217,6 +216,11 @@ class S3Store:
         for start in range(0, len(paths), PAGE):
             yield await self._page(kind, prefix, paths[start : start + PAGE])
 
+    async def clusters(self, wanted: str) -> Collection[str]:
+        """See `ClusterListing.clusters`."""
+        self._connect()
+        return await self._run(partial(self._list_clusters, wanted))
+
     async def close(self) -> None:
         """See `Store.close`."""
         self._bucket = None
@@ -228,12 +232,23 @@ class S3Store:
             self._bucket = _bucket(self._config, mounted, self._proxies)
             self._file_contents = mounted
 
+    def _folder(self, cluster_uid: str) -> str:
+        return f"{self._config.prefix.strip('/')}/{objects.encode(cluster_uid)}".strip("/")
+
     def _path(self, place: StoragePlace) -> str:
         return f"{self._base}/{place.path}"
 
     async def _list(self, prefix: str) -> Sequence[str]:
         listing = obstore.list(self._bucket, prefix, chunk_size=1000)
         return [item["path"] async for chunk in listing for item in chunk]
+
+    async def _list_clusters(self, wanted: str) -> Collection[str]:
+        # First, because the credentials may permit the folder of one cluster only.
+        if await self._get(f"{self._folder(wanted)}/{objects.MARKER}") is not None:
+            return (wanted,)
+        prefix = self._config.prefix.strip("/")
+        listing = await obstore.list_with_delimiter_async(self._bucket, prefix or None)
+        return [unquote(path.rpartition("/")[2]) for path in listing["common_prefixes"]]
 
     async def _page(self, kind: GVK, prefix: str, paths: Sequence[str]) -> Page:
         records: list[tuple[StoragePlace, StoredRecord]] = []

@@ -18,7 +18,7 @@ import asyncio
 import os
 import shutil
 import sqlite3
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -58,6 +58,7 @@ INSERT INTO objects(grp, version, kind, key, write_id, epoch, body) VALUES(?, ?,
 ON CONFLICT DO UPDATE SET write_id = excluded.write_id, epoch = excluded.epoch,
     body = excluded.body
 """
+_OWNERS = "SELECT json_extract(CAST(marker AS TEXT), '$.clusterUID') FROM instance"
 _CORRUPTION_CODES = frozenset({"SQLITE_CORRUPT", "SQLITE_NOTADB"})
 
 INTERRUPT_S = 0.05
@@ -124,6 +125,10 @@ class SqliteStore:
         while page := await self._run(self._read_page, kind, last):
             yield page
             last = page[-1][0].key
+
+    async def clusters(self, wanted: str) -> Collection[str]:  # noqa: ARG002
+        """See `ClusterListing.clusters`."""
+        return await self._run(self._owners)
 
     async def close(self) -> None:
         """See `Store.close`."""
@@ -197,6 +202,15 @@ class SqliteStore:
         if self._connection is None:
             raise BackendUnavailable("the file is not open")
         return self._connection
+
+    def _owners(self) -> Collection[str]:
+        if not self._path.exists():
+            return ()
+        uri = f"{self._path.as_uri()}?mode=rw"  # "ro" could not finish a transaction after a crash
+        with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_MS / 1000)) as db:
+            if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'instance'").fetchone():
+                return ()
+            return [uid for (uid,) in db.execute(_OWNERS)]
 
     def _open(self, claim: Claim) -> bool:
         """Open the file; return whether its integrity still has to be checked."""

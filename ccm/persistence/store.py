@@ -10,9 +10,9 @@ import itertools
 import json
 import random
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from ccm.base import proxies
 from ccm.base.backoff import ExponentialBackoff
@@ -97,6 +97,17 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Release all resources. Called once, without calls in flight, even if `open` failed."""
+
+
+@runtime_checkable
+class ClusterListing(Protocol):
+    """Optional interface of a store: the clusters that have data in the storage."""
+
+    async def clusters(self, wanted: str) -> Collection[str]:
+        """Return the UIDs of the clusters; only `wanted` if it is one of them, or all.
+
+        Creates nothing; may be called before `open`. Raises BackendUnavailable.
+        """
 
 
 def check_expected(expect: Expected, current: Version | None) -> None:

@@ -25,7 +25,12 @@ from ccm.persistence.interface import (
 from ccm.persistence.objects import StoragePlace, to_canonical_json
 from ccm.persistence.secrets import SEALED, EncryptedSecretStore
 from ccm.testing.persistence_contract import KIND, ROWS, PersistenceContract, thing
-from ccm.testing.persistence_harness import HERE, PersistenceHarness, StoreHarness
+from ccm.testing.persistence_harness import (
+    ELSEWHERE,
+    HERE,
+    PersistenceHarness,
+    StoreHarness,
+)
 from tests import servers
 from tests.contract.persistence import buckets, secrets, stores
 from tests.contract.persistence.cluster import Cluster
@@ -202,6 +207,34 @@ async def test_text_that_databases_refuse_is_refused_before_any_request(
             await call
     assert (await provider.instance_status(first)).status
     await provider.close()
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=GROUPS.get(n, ())) for n in STORAGE if n != "kubernetes"]
+)
+async def test_clusters_are_listed_and_none_is_created(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    harness = STORAGE[name](request, tmp_path)
+    first, _ = harness.make().instances()
+    here, elsewhere = HERE.cluster_uid, ELSEWHERE.cluster_uid
+
+    async def listed(wanted: str) -> set[str]:
+        one: Any = harness.stores()[first]
+        try:
+            return {*await one.clusters(wanted)}
+        finally:
+            await one.close()
+
+    assert await listed(elsewhere) == set()
+    assert await listed(here) == set()
+    provider = harness.make()
+    await provider.initialize(HERE)
+    await provider.put_object(first, thing())
+    await provider.close()
+    assert await listed(elsewhere) == {here}
+    assert await listed(here) == {here}
+    assert await listed(elsewhere) == {here}
 
 
 def test_every_contract_id_has_a_case() -> None:

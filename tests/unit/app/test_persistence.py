@@ -104,6 +104,22 @@ def store_of(made: PersistenceStores) -> Any:
     return held._instances[made.objects.instance]
 
 
+@pytest.mark.parametrize("can_tell", [True, False])
+async def test_storage_is_not_created_for_another_cluster_if_its_backend_can_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, can_tell: bool
+) -> None:
+    if not can_tell:
+        monkeypatch.delattr(MemoryStore, "clusters")
+    made = stores(tmp_path, MEMORY, cluster_uid="another")
+    async with made.opened("kubernetes", "me", 1):
+        if can_tell:
+            with pytest.raises(BackendDead, match="no data of the cluster another, only of: none"):
+                await made.wait_open()
+        else:
+            await made.wait_open()
+    assert made.objects.is_open is not can_tell
+
+
 class HangingAtTheEnd:
     """Store that wraps another one, and whose end hangs."""
 
