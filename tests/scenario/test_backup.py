@@ -1,24 +1,26 @@
-"""A cluster is lost and rebuilt from a snapshot of its machine objects: its VMs stay."""
+"""A cluster is lost and rebuilt from a snapshot: its VMs and load balancers stay."""
 
 from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ccm.cli import backup, command
+from ccm.cli import backup, command, journal
+from ccm.controllers.service.manifest import MANIFEST as SERVICE
 from ccm.doctor import ExaminationError
 from tests import servers
-from tests.scenario import harness, kubermatic, machines
+from tests.scenario import harness, kubermatic, load, machines
 from tests.scenario.harness import Cluster, Environment, wait_for
 from tests.scenario.machines import ALL_CONTROLLERS, Fleet, FleetApi, vms
 
-COUNT = 5
+CHANGES = {f"{verb}_{kind}" for verb in ("create", "delete") for kind in ("instance", "balancer")}
 SYSTEM = "/api/v1/namespaces/kube-system"
 
 
@@ -99,18 +101,70 @@ def owner_uid(obj: Mapping[str, Any]) -> str:
     return str(owner["uid"])
 
 
-async def lose(env: Environment, group: Group, config: str, flags: Mapping[str, str]) -> str:
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """Numbers of Machines and Services."""
+
+    machines: int = 5
+    services: int = 2
+
+    @property
+    def keys(self) -> list[str]:
+        """Names of the Services."""
+        return [f"web-{number}" for number in range(self.services)]
+
+
+async def entries_of(env: Environment, config: str) -> list[Any]:
+    """The journal entries of load balancers in a storage."""
+    said = await journal_said(env, config, "list", "-o", "json")
+    entries = json.loads(said).get("entries", [])
+    return [one for one in entries if one["resource"] == "loadbalancer"]
+
+
+async def journal_said(env: Environment, config: str, *words: str) -> str:
+    """The output of the command for the journal, which opens the storage itself."""
+    said = io.StringIO()
+    given = [f"--kubeconfig={env.server.kubeconfig_path}", f"--persistence-config={config}"]
+    given += ["--offline", "--cloud-provider=sim", f"--cloud-config={env.cloud_config}"]
+    await journal.show_or_change(journal.read([*words, *given]), said, environ={})
+    return said.getvalue()
+
+
+def balancers(env: Environment) -> set[str]:
+    """The IDs of the load balancers in the cloud."""
+    return {balancer.id for balancer in env.cloud.worlds.balancers.list()}
+
+
+async def are_served(env: Environment, size: Size) -> bool:
+    """Whether all Services have a load balancer."""
+    found = await env.cluster.items(load.SERVICES)
+    served = [one for one in found if one.get("status", {}).get("loadBalancer", {}).get("ingress")]
+    return {one["metadata"]["name"] for one in served} >= {*size.keys}
+
+
+async def lose(
+    env: Environment, group: Group, config: str, flags: Mapping[str, str], size: Size
+) -> str:
     """Store a snapshot of a fleet while the daemon runs, then kill it; the UID of the cluster."""
     await group.prepare(env)
     await group.fill(env)
     daemon = await env.start_leading(flags={**flags, "persistence-config": config})
     await daemon.says("journal opened")
+    for name in size.keys:
+        await env.cluster.create(load.SERVICES, load.web(name))
     async with (
         servers.connect(env.server) as session,
         Fleet(session, boot_s=0, api=group.fleet).at_work() as fleet,
     ):
-        await fleet.deploy(COUNT, kind=group.kind, surge=1, unavailable=0)
-        await fleet.until(lambda one: one.all_run(group.kind, COUNT))
+        await fleet.deploy(size.machines, kind=group.kind, surge=1, unavailable=0)
+        await fleet.until(lambda one: one.all_run(group.kind, size.machines))
+    await wait_for(lambda: are_served(env, size), "load balancers")
+
+    async def are_recorded() -> bool:
+        entries = await entries_of(env, config)
+        return [one["state"] for one in entries] == ["Created"] * size.services
+
+    await wait_for(are_recorded, "load balancers are recorded")
     # The daemon writes to the same storage.
     stored = await said_by(env, backup.BACKUP, f"--persistence-config={config}")
     assert "Secret: 1 stored" in stored
@@ -121,7 +175,9 @@ async def lose(env: Environment, group: Group, config: str, flags: Mapping[str, 
     return str(((await env.cluster.get(SYSTEM)) or {})["metadata"]["uid"])
 
 
-async def restore_all(env: Environment, group: Group, words: Sequence[str], uid: str) -> None:
+async def restore_all(
+    env: Environment, group: Group, words: Sequence[str], uid: str, size: Size
+) -> None:
     """Restore the snapshot: first the dry run, at last once more."""
     planned = await said_by(env, backup.RESTORE, *words, "--dry-run")
     assert await env.cluster.items(f"{group.fleet.path}/machines") == []
@@ -130,25 +186,44 @@ async def restore_all(env: Environment, group: Group, words: Sequence[str], uid:
         line.replace(" created", " would be created").replace(" added", " would be added")
         for line in done
     ]
-    assert f": {COUNT} created, 0 exist already, 0 failed" in "\n".join(done)
+    assert f": {size.machines} created, 0 exist already, 0 failed" in "\n".join(done)
+    assert f"journal: {size.services} entries added" in done
     assert done[-1] == f"start the daemon with --cluster-id={uid}, the marker of the VMs"
     again = await said_by(env, backup.RESTORE, *words)
-    assert f": 0 created, {COUNT} exist already, 0 failed" in "\n".join(again)
+    assert f": 0 created, {size.machines} exist already, 0 failed" in "\n".join(again)
 
 
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize("name", GROUPS)
+async def adopt_all(env: Environment, config: str, size: Size) -> None:
+    """Create the Services anew, and give them their load balancers."""
+    for name in size.keys:
+        await env.cluster.create(load.SERVICES, load.web(name))
+    for entry in await entries_of(env, config):
+        key = f"default/{entry['owner']['name']}"
+        said = await journal_said(env, config, "adopt", entry["name"], "service", key)
+        assert f"now belongs to Service {key}" in said
+
+
+def sizes() -> Iterator[Any]:
+    for name in GROUPS:
+        yield name, Size()
+        large = Size(machines=50, services=10)
+        yield pytest.param(name, large, marks=pytest.mark.soak)
+
+
+@pytest.mark.timeout(480)
+@pytest.mark.parametrize(("name", "size"), list(sizes()))
 @servers.only_builtin
-async def test_machines_of_a_lost_cluster_keep_their_vms(
-    env: Environment, name: str, tmp_path: Path
+async def test_lost_cluster_keeps_its_vms_and_load_balancers(
+    env: Environment, name: str, size: Size, tmp_path: Path
 ) -> None:
-    group = GROUPS[name]
+    group, count = GROUPS[name], size.machines
     path = group.fleet.path
     old, new = storage(tmp_path, "old"), storage(tmp_path, "new")
-    flags = {"controllers": group.controllers, "kube-api-qps": "-1", "journal": "report"}
-    uid = await lose(env, group, old, flags)
-    before, calls = vms(env), len(env.calls())
-    assert len(before) == COUNT
+    controllers = f"{SERVICE.name},{group.controllers}"
+    flags = {"controllers": controllers, "kube-api-qps": "-1", "journal": "report"}
+    uid = await lose(env, group, old, flags, size)
+    before, held, calls = vms(env), balancers(env), len(env.calls())
+    assert (len(before), len(held)) == (count, size.services)
 
     async def adopted() -> bool:
         (deployment,) = await env.cluster.items(f"{path}/machinedeployments")
@@ -165,19 +240,21 @@ async def test_machines_of_a_lost_cluster_keep_their_vms(
             env.server, env.cluster = rebuilt, Cluster(session)
             await group.prepare(env)
             words = (f"--persistence-config={new}", f"--from-persistence-config={old}")
-            await restore_all(env, group, (*words, f"--from-cluster-id={uid}"), uid)
+            await restore_all(env, group, (*words, f"--from-cluster-id={uid}"), uid, size)
+            await adopt_all(env, new, size)
             given = {"cluster-id": uid, "persistence-config": new}
             daemon = await env.start_leading(flags={**flags, **given})
             async with Fleet(session, boot_s=0, api=group.fleet).at_work() as fleet:
-                await fleet.until(lambda one: one.all_run(group.kind, COUNT))
+                await fleet.until(lambda one: one.all_run(group.kind, count))
                 await wait_for(adopted, "set and Machines are adopted")
-                assert vms(env) == before
+                await wait_for(lambda: are_served(env, size), "load balancers")
+                assert (vms(env), balancers(env)) == (before, held)
                 operations = {call.operation for call in env.calls()[calls:]}
-                assert operations.isdisjoint({"create_instance", "delete_instance"})
+                assert operations.isdisjoint(CHANGES)
                 # The daemon still deletes the VM of a Machine that is not needed.
-                await fleet.scale(COUNT - 1)
-                await fleet.until(lambda one: one.all_run(group.kind, COUNT - 1))
-            assert len(vms(env)) == COUNT - 1
+                await fleet.scale(count - 1)
+                await fleet.until(lambda one: one.all_run(group.kind, count - 1))
+            assert len(vms(env)) == count - 1
             assert vms(env).items() <= before.items()
             assert await daemon.stop() == 0
     finally:
