@@ -108,9 +108,9 @@ def store_of(made: PersistenceStores) -> Any:
 async def test_storage_is_not_created_for_another_cluster_if_its_backend_can_tell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, can_tell: bool
 ) -> None:
-    if not can_tell:
-        monkeypatch.delattr(MemoryStore, "clusters")
     made = stores(tmp_path, MEMORY, cluster_uid="another")
+    if not can_tell:
+        monkeypatch.setattr(store_of(made), "store", WithoutListing(store_of(made).store))
     async with made.opened("kubernetes", "me", 1):
         if can_tell:
             with pytest.raises(BackendDead, match="no data of the cluster another, only of: none"):
@@ -120,14 +120,27 @@ async def test_storage_is_not_created_for_another_cluster_if_its_backend_can_tel
     assert made.objects.is_open is not can_tell
 
 
-class HangingAtTheEnd:
-    """Store that wraps another one, and whose end hangs."""
+class Wrapped:
+    """Store that wraps another one."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
+
+
+class WithoutListing(Wrapped):
+    """Store that cannot tell which clusters have data."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "clusters":
+            raise AttributeError(name)
+        return super().__getattr__(name)
+
+
+class HangingAtTheEnd(Wrapped):
+    """Store whose end hangs."""
 
     async def close(self) -> None:
         await asyncio.Event().wait()

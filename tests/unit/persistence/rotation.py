@@ -50,7 +50,8 @@ async def rotate(kind: str, folder: Path, at: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     async with opened(kind, folder, NEW, OLD) as store:
-        held: Any = store._inner._instances[NAME].store
+        inner: Any = store._inner
+        held = inner._instances[NAME].store
         await held._run(held._db.set_trace_callback, step)
         await store.rotate(NAME)
         step()

@@ -227,7 +227,8 @@ async def test_later_write_wins_even_when_it_is_encrypted_sooner(
     async with sealed(MemoryStore()) as store, NamedTaskGroup() as group:
         for value in (b"old", b"new"):
             group.start(store.put_secret(NAME, "one", {"a": value}), name="put")
-    async with sealed(store._inner._instances[NAME].store) as again:
+    inner: Any = store._inner
+    async with sealed(inner._instances[NAME].store) as again:
         (key,) = await again.list_secrets(NAME)
         assert await again.get_secret(NAME, key) == {"a": b"new"}
 
@@ -238,6 +239,7 @@ async def test_secret_of_another_cluster_is_refused() -> None:
     await other.initialize(ELSEWHERE)
     key = await ring.put_secret(NAME, "one", DATA)
     obj = await ring._inner.get_object(NAME, SEALED, key)
+    assert obj is not None
     await other._inner.put_object(NAME, obj)
 
     with pytest.raises(errors.CorruptObject):
