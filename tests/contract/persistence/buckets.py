@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
+import threading
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -94,9 +95,19 @@ def request(url: str, method: str = "GET", body: bytes | None = None) -> bytes:
 @contextmanager
 def running() -> Iterator[str]:
     """Its address. It lists as many objects at a time as our stores do here."""
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication
     from moto.server import ThreadedMotoServer  # more than a second's work
 
+    respond: Any = DomainDispatcherApplication.__call__
+    lock = threading.Lock()
+
+    def respond_alone(*args: Any) -> Any:
+        # moto checks the condition of a write and writes in two steps, with a thread per request.
+        with lock:
+            return respond(*args)
+
     with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(DomainDispatcherApplication, "__call__", respond_alone)
         patches.setenv("MOTO_S3_DEFAULT_MAX_KEYS", str(PAGE))
         server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         server.start()
