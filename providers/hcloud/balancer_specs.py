@@ -107,7 +107,26 @@ def desired_spec(
         ),
         private_targets=private,
         dns={family: name for family, name in dns.items() if name},
-        ports=tuple(_port(service, port, settings, certificates) for port in service.ports),
+        ports=tuple(_port(service, port, settings, certificates) for port in tcp_ports(service)),
+    )
+
+
+def tcp_ports(service: cloud.Service) -> Sequence[cloud.ServicePort]:
+    """Return the ports that can be served.
+
+    Raises:
+        InvalidArgument: the Service has ports, but none of them is TCP.
+    """
+    ports = [port for port in service.ports if port.protocol == "TCP"]
+    if service.ports and not ports:
+        raise cloud.InvalidArgument(f"{omitted_ports(service)} not supported; add a TCP port")
+    return ports
+
+
+def omitted_ports(service: cloud.Service) -> str:
+    """Return the ports that cannot be served, with their protocols; empty if all are TCP."""
+    return ", ".join(
+        f"port {port.port}/{port.protocol}" for port in service.ports if port.protocol != "TCP"
     )
 
 
@@ -117,10 +136,6 @@ def _port(
     settings: config.Config,
     certificates: Sequence[int],
 ) -> ListenerSpec:
-    if port.protocol != "TCP":
-        raise cloud.InvalidArgument(
-            f"port {port.port}: protocol {port.protocol} is not supported; use TCP"
-        )
     if not port.node_port:
         raise cloud.InvalidArgument(
             f"port {port.port} needs a node port; set spec.allocateLoadBalancerNodePorts to true"
@@ -511,7 +526,7 @@ def plan_release(
     other listeners remain.
     """
     # A Service that is no longer of type LoadBalancer may have lost its node ports.
-    brought = {port.port: port.node_port for port in service.ports}
+    brought = {port.port: port.node_port for port in service.ports if port.protocol == "TCP"}
     ours = [
         entry.listen_port
         for entry in held.services

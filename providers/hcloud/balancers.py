@@ -60,6 +60,8 @@ class HcloudBalancers:
         """UID of a Service -> ID of each action that ran at the last read -> ID of the server that
         the action adds or removes as a target; None = the action concerns no target.
         """
+        self._reported: dict[str, dict[str, str]] = {}
+        """UID of a Service -> reason -> message of the last event; see `_report`."""
 
     def get_load_balancer_name(self, cluster_name: str, service: cloud.Service) -> str:  # noqa: ARG002 - the UID is unique
         """Return the name in the annotation, or else the default name (`load_balancer_name`)."""
@@ -99,6 +101,7 @@ class HcloudBalancers:
         """
         refused = await self._read_pending_actions(service)
         recipe = await self._desired_spec(service)
+        self._report_omitted_ports(service)
         held = await self._find(service) or await self._find_by_name(service)
         if recipe.public is False:
             _check_reachable(recipe.network is not None, held)
@@ -158,6 +161,7 @@ class HcloudBalancers:
                 await self._delete(held)
         await delete_certificates(self._api, service)
         self._pending.pop(service.uid, None)
+        self._reported.pop(service.uid, None)
 
     async def delete_load_balancer(self, cluster_name: str, name: str) -> None:
         """Delete a load balancer of this cluster by name: one request to find it, one to delete it.
@@ -487,6 +491,23 @@ class HcloudBalancers:
                 )
             if action is not None:
                 _check(action)
+
+    # --- events ---------------------------------------------------------------------------------
+
+    def _report(self, service: cloud.Service, reason: str, message: str) -> None:
+        """Record a Warning event, unless the last message of this reason was the same.
+
+        An empty message records nothing: the cause is gone, and is reported when it returns.
+        """
+        reported = self._reported.setdefault(service.uid, {})
+        if message and reported.get(reason) != message:
+            self._warn(service.reference, reason, message)
+        reported[reason] = message
+
+    def _report_omitted_ports(self, service: cloud.Service) -> None:
+        ports = balancer_specs.omitted_ports(service)
+        text = f"{ports} left out: load balancers of this cloud serve TCP ports only"
+        self._report(service, names.UNSUPPORTED_PROTOCOL, ports and text)
 
     # --- actions --------------------------------------------------------------------------------
 

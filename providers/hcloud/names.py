@@ -37,6 +37,9 @@ BALANCER_ADOPTED = "LoadBalancerAdopted"
 BALANCER_RELEASED = "LoadBalancerReleased"
 """An adopted load balancer was released and continues to exist."""
 
+UNSUPPORTED_PROTOCOL = "UnsupportedProtocolConfigured"
+"""The Service has ports that are not TCP; they are not served."""
+
 TYPE_UNCONFIGURED = "LoadBalancerTypeUnconfigured"
 """No load balancer type is configured."""
 

@@ -11,7 +11,7 @@ import pytest
 from ccm import cloud
 from ccm.testing.builders import DEFAULT_PORT, node
 from ccm.testing.builders import service as build_service
-from ccm.testing.contract_balancers import deleted, ensured
+from ccm.testing.contract_balancers import HTTPS, deleted, ensured
 from ccm.testing.fake_api import Fault
 from ccm.testing.probes import CLUSTER
 from providers.hcloud import service_annotations as ann
@@ -19,7 +19,7 @@ from providers.hcloud.testing import extras
 from providers.hcloud.testing import networks as fake_networks
 from providers.hcloud.testing.state import Call
 from tests.hcloud.balancing import CHECK, UID, only, service, settled
-from tests.hcloud.harness import HcloudHarness, opened
+from tests.hcloud.harness import HcloudHarness, Told, in_cluster, opened
 from tests.support.vendor import balancer_of
 
 
@@ -226,6 +226,48 @@ async def test_udp_and_missing_node_ports_are_refused_before_any_write(
     with pytest.raises(cloud.InvalidArgument, match="port 80"):
         await ensured(harness.balancer, build_service(ports=[port]), [])
     assert harness.service.writes == 0
+
+
+@pytest.mark.row("hcloud-balancer-19")
+async def test_tcp_ports_are_served_beside_udp_with_one_event_per_change(
+    harness: HcloudHarness,
+) -> None:
+    """As HTTP/3 needs it: one port number with both protocols."""
+    told, nodes = Told(), await harness.nodes(2)
+    tcp, udp = HTTPS, msgspec.structs.replace(HTTPS, protocol="UDP", node_port=30444)
+    plain = build_service(ports=[tcp])
+    mixed = build_service(ports=[tcp, udp])
+    async with in_cluster(harness, told, {"HCLOUD_LOAD_BALANCERS_TYPE": "lb11"}) as project:
+        balancer = balancer_of(project)
+        for _ in range(2):
+            await ensured(balancer, mixed, nodes[:1])
+        assert [one["destination_port"] for one in only(harness)["services"]] == [30443]
+        assert told.events == [("Service", mixed.name, "UnsupportedProtocolConfigured")]
+        assert "port 443/UDP left out" in told.messages[0]
+        await balancer.update_load_balancer(CLUSTER, mixed, nodes)
+        assert len(only(harness)["targets"]) == 2
+        await harness.in_vain(mixed, nodes, project=project)
+
+        (listed,) = await balancer.list_load_balancers(CLUSTER)
+        assert listed.digest == balancer.load_balancer_digest(CLUSTER, mixed, nodes)
+        await ensured(balancer, plain, nodes)
+        await ensured(balancer, mixed, nodes)
+    assert len(told.events) == 2
+
+
+@pytest.mark.row("hcloud-balancer-19", "hcloud-balancer-06")
+async def test_a_release_removes_the_listener_of_a_port_with_both_protocols(
+    harness: HcloudHarness,
+) -> None:
+    made = settled(harness)
+    udp = msgspec.structs.replace(HTTPS, protocol="UDP", node_port=30444)
+    named = {ann.NAME.name: "theirs"}
+    mixed = build_service(uid="uid-1", annotations=named, ports=[HTTPS, udp])
+    await ensured(harness.balancer, mixed, [])
+
+    await deleted(harness.balancer, mixed)
+
+    assert (made["services"], made["labels"]) == ([], {})
 
 
 @pytest.mark.row("hcloud-balancer-02")

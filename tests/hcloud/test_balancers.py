@@ -6,12 +6,13 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from ccm import cloud
 from ccm.testing.builders import DEFAULT_PORT, node
 from ccm.testing.builders import service as build_service
-from ccm.testing.contract_balancers import HTTPS, UDP, deleted, ensured
+from ccm.testing.contract_balancers import HTTPS, deleted, ensured
 from ccm.testing.fake_api import Fault
 from ccm.testing.probes import CLUSTER
 from ccm.testing.probes import nodes as make_nodes
@@ -251,6 +252,9 @@ TYPED = {
 }
 """Annotations with a form -> a text that does not have it."""
 
+PORTLESS = msgspec.structs.replace(HTTPS, node_port=0)
+"""A port that no load balancer can serve."""
+
 BY_HTTPS = {ann.PROTOCOL.name: "https"}
 
 ASKED = [
@@ -288,7 +292,7 @@ async def test_members_follow_the_nodes_while_ensure_fails(
     except cloud.CloudError:
         pass
     else:
-        wanted = build_service(annotations=asked, ports=[DEFAULT_PORT, UDP])
+        wanted = build_service(annotations=asked, ports=[DEFAULT_PORT, PORTLESS])
         with pytest.raises(cloud.InvalidArgument):
             await ensured(balancer, wanted, nodes[:2])
 
