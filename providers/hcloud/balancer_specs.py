@@ -168,7 +168,10 @@ def _http(service: cloud.Service, protocol: str, certificates: Sequence[int]) ->
 def _check(
     service: cloud.Service, protocol: str, node_port: int, settings: config.Config
 ) -> HealthCheckSpec:
-    """Return the health check: TCP to the node port unless a setting of the check is set."""
+    """Return the health check: TCP to the node port unless a setting of the check is set.
+
+    HTTP settings alone do not count, so that the check is the same as with the vendor's manager.
+    """
     times: dict[str, Any] = {
         "interval": _whole_seconds(
             first_set(ann.CHECK_INTERVAL.read(service), settings.balancers_health_check_interval)
@@ -183,12 +186,12 @@ def _check(
     }
     check_protocol = ann.CHECK_PROTOCOL.read(service)
     port = ann.CHECK_PORT.read(service)
-    http = _http_check(service)
-    if not any(value is not None for value in (*times.values(), check_protocol, port)) and not http:
+    if not any(value is not None for value in (*times.values(), check_protocol, port)):
         return HealthCheckSpec(protocol="tcp", port=node_port)
     kind = check_protocol or protocol
     if kind == "tcp":
         return HealthCheckSpec(protocol=kind, port=port or node_port, **times)
+    http = _http_check(service)
     http["tls"] = kind == "https" or bool(http.get("tls"))  # always sent: false resets it
     return HealthCheckSpec(protocol="http", port=port or node_port, http=http, **times)
 

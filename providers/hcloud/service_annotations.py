@@ -219,8 +219,8 @@ MANAGED_STAGING = _annotation(
 CHECK_PROTOCOL = _annotation(
     "health-check-protocol",
     "tcp, http or https",
-    "Protocol of the health check; default: the protocol of the ports, or tcp without other "
-    "settings of the check.",
+    "Protocol of the health check; default: the protocol of the ports, or tcp without port, "
+    "interval, timeout and retries of the check.",
     _one_of("tcp", "http", "https"),
 )
 CHECK_PORT = _annotation(

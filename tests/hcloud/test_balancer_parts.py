@@ -111,6 +111,34 @@ async def test_health_check_fields_without_an_annotation_are_kept(harness: Hclou
     assert held == {**check, "http": {**http, "path": "/live"}}
 
 
+@pytest.mark.row("hcloud-balancer-14", "hcloud-balancer-18")
+@pytest.mark.parametrize(
+    ("more", "kind"),
+    [
+        ({}, "tcp"),
+        ({"health_check_port": "30080"}, "http"),
+        ({"health_check_interval": "15s"}, "http"),
+        ({"health_check_timeout": "10"}, "http"),
+        ({"health_check_retries": "3"}, "http"),
+        ({"health_check_protocol": "http"}, "http"),
+    ],
+    ids=str,
+)
+async def test_http_settings_alone_make_no_http_check(
+    harness: HcloudHarness, more: dict[str, str], kind: str
+) -> None:
+    http = {
+        "health_check_http_path": "/healthz",
+        "health_check_http_domain": "a.example.com",
+        "health_check_http_validate_certificate": "true",
+        "http_status_codes": "200",
+    }
+    await ensured(harness.balancer, service(protocol="http", **http, **more), [])
+
+    check = only(harness)["services"][0]["health_check"]
+    assert (check["protocol"], "http" in check) == (kind, kind == "http")
+
+
 @pytest.mark.row("hcloud-balancer-14")
 async def test_health_check_tls_follows_the_protocol(harness: HcloudHarness) -> None:
     """From https back to http, without an annotation about TLS."""
