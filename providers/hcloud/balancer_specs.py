@@ -6,7 +6,7 @@ changes of a load balancer survive; a new load balancer gets the API's defaults.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -22,12 +22,6 @@ from . import service_annotations as ann
 DEFAULT_TYPE = "lb11"
 MAX_TARGETS: Mapping[str, int] = {"lb11": 25, "lb21": 75, "lb31": 150}
 """Type -> maximum number of targets; used until the API has reported the limit."""
-
-DEFAULT_HTTP: Mapping[str, Any] = {"cookie_name": "HCLBSTICKY", "cookie_lifetime": 300}
-DEFAULT_CODES = ("2??", "3??")
-"""Defaults of the API for listeners and health checks, used only for digests: a wrong value causes
-needless calls of `ensure_load_balancer`, which change nothing.
-"""
 
 
 class HealthCheckSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,14 +213,21 @@ def _whole_seconds(duration: timedelta | None) -> int | None:
 # --- members ------------------------------------------------------------------------------------
 
 
-def members(service: cloud.Service, nodes: Iterable[cloud.Node], most: int) -> tuple[int, ...]:
-    """Return the IDs of the servers that get traffic: the `most` lowest, or all if `most` is 0.
+def members(
+    service: cloud.Service, nodes: Iterable[cloud.Node], held: client.Balancer | None = None
+) -> Sequence[int]:
+    """Return the IDs of the servers that get traffic: existing targets first, then by ID.
 
     Raises:
         InvalidArgument: the node selector is malformed.
     """
-    ids = sorted(servers(nodes, ann.NODE_SELECTOR.read(service)))
-    return tuple(ids[:most] if most else ids)
+    present = target_servers(held) if held else {}
+    return _existing_first(servers(nodes, ann.NODE_SELECTOR.read(service)), present)
+
+
+def _existing_first(ids: Iterable[int], present: Container[int]) -> Sequence[int]:
+    """Sort servers so that a full load balancer keeps its targets."""
+    return sorted(ids, key=lambda number: (number not in present, number))
 
 
 def members_of(
@@ -249,8 +250,7 @@ def members_of(
     if len(ways) == 1:
         (private,) = ways
     selected = servers(nodes, ann.read_or_none(service, ann.NODE_SELECTOR))
-    ordered = sorted(selected, key=lambda number: (number not in present, number))
-    return {number: present.get(number, private) for number in ordered}
+    return {number: present.get(number, private) for number in _existing_first(selected, present)}
 
 
 def servers(nodes: Iterable[cloud.Node], selector: str | None = None) -> Mapping[int, str]:
@@ -348,13 +348,11 @@ def _plain(value: Any) -> Any:
 
 
 def desired_digest(name: str, recipe: BalancerSpec, servers: Sequence[int], *more: object) -> str:
-    """Return the digest of a wanted load balancer.
+    """Return the digest of a wanted load balancer that does not exist, or needs changes.
 
     `more` has properties that the API does not return for a load balancer.
     """
-    ports = [
-        msgspec.convert(_listener_with_defaults(item), client.Listener) for item in recipe.ports
-    ]
+    ports = [msgspec.convert(build_listener(item), client.Listener) for item in recipe.ports]
     networks = [recipe.network] if recipe.network is not None else []
     shown = [
         name,
@@ -370,49 +368,20 @@ def desired_digest(name: str, recipe: BalancerSpec, servers: Sequence[int], *mor
     return _digest(shown)
 
 
-def _listener_with_defaults(port: ListenerSpec) -> Mapping[str, Any]:
-    """Return a new listener, with the defaults of the API filled in."""
-    order = dict(build_listener(port))
-    if port.protocol != "tcp":
-        order["http"] = {**DEFAULT_HTTP, **port.http}
-    if port.check.http is not None:
-        http = {"status_codes": DEFAULT_CODES, **order["health_check"]["http"]}
-        order["health_check"] = {**order["health_check"], "http": http}
-    return order
-
-
 def actual_digest(held: client.Balancer, network: int | None) -> str:
     """Return the digest of an existing load balancer."""
     joined = [item.network for item in held.private_net]
-    plain = [_normalise(item) for item in held.services]
     shown = [
         held.name,
         held.load_balancer_type.name,
         held.algorithm.type,
         held.public_net.enabled,
         [] if network is None else joined,
-        _sorted(plain),
+        _sorted(held.services),
         sorted(target_servers(held).items()),
         sorted(str(item.ip) for item in held.targets if item.type == "ip"),
     ]
     return _digest(shown)
-
-
-def _normalise(item: client.Listener) -> client.Listener:
-    check = item.health_check
-    if check.http:
-        codes = tuple(sorted(check.http.status_codes))
-        http = msgspec.structs.replace(check.http, status_codes=codes)
-        check = msgspec.structs.replace(check, http=http)
-    return msgspec.structs.replace(item, http=_without_defaults(item.http), health_check=check)
-
-
-def _without_defaults(http: client.Http | None) -> client.Http | None:
-    """Return HTTP settings with sorted certificates; a default `timeout_idle` becomes None."""
-    idle = None if http is None or http.timeout_idle == 50 else http.timeout_idle
-    return http and msgspec.structs.replace(
-        http, timeout_idle=idle, certificates=tuple(sorted(http.certificates))
-    )
 
 
 def _sorted(listeners: Iterable[client.Listener]) -> list[Any]:

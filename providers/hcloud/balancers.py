@@ -62,10 +62,16 @@ class HcloudBalancers:
         """
         self._reported: dict[str, dict[str, str]] = {}
         """UID of a Service -> reason -> message of the last event; see `_report`."""
+        self._listed: Mapping[str, client.Balancer] = {}
+        """UID of a Service -> load balancer in the last listing."""
 
     def get_load_balancer_name(self, cluster_name: str, service: cloud.Service) -> str:  # noqa: ARG002 - the UID is unique
-        """Return the name in the annotation, or else the default name (`load_balancer_name`)."""
-        return ann.NAME.read(service) or cloud.default_load_balancer_name(service)
+        """Return the name in the annotation, or the last listed name, or else the default name.
+
+        Without the annotation, a load balancer keeps the name that it has, whoever chose it.
+        """
+        listed = self._listed.get(service.uid)
+        return ann.NAME.read(service) or (listed.name if listed else _first_name(service))
 
     async def get_load_balancer(
         self,
@@ -109,8 +115,9 @@ class HcloudBalancers:
             held = await self._create(cluster_name, service, recipe, nodes)
         held = await self._ensure_labels(cluster_name, service, held)
         most = balancer_specs.max_targets(recipe, held)
-        servers = self._limit_targets(service, balancer_specs.members(service, nodes, 0), most)
-        keep_ips = self._settings.robot_enabled or balancer_specs.has_robot_nodes(nodes)
+        selected = balancer_specs.members(service, nodes, held)
+        servers = self._limit_targets(service, selected, most)
+        keep_ips = self._keeps_ips(nodes)
         steps = balancer_specs.plan_steps(held, recipe, servers, keep_ips=keep_ips)
         held = await self._run_steps(service, held, steps, refused)
         self._check_address(service, held)
@@ -139,7 +146,7 @@ class HcloudBalancers:
         servers = balancer_specs.members_of(held, service, nodes, self._settings)
         kept = self._limit_targets(service, list(servers), held.load_balancer_type.max_targets)
         wanted = {number: servers[number] for number in kept}
-        keep_ips = self._settings.robot_enabled or balancer_specs.has_robot_nodes(nodes)
+        keep_ips = self._keeps_ips(nodes)
         steps = list(balancer_specs.plan_target_steps(held, wanted, keep_ips=keep_ips))
         await self._run_steps(service, held, steps, refused)
         _check_refused(refused, nodes)
@@ -196,7 +203,7 @@ class HcloudBalancers:
             raise cloud.FailedPrecondition(f"{service.key} has the load balancer {own.name}")
         if held is not None:
             adopted, labels = ADOPTED in held.labels, self._labels(cluster_name, service)
-            name = held.name if adopted else self.get_load_balancer_name(cluster_name, service)
+            name = held.name if adopted else _first_name(service)
             await self._set_name_and_labels(held, name, {**held.labels, **labels})
 
     async def list_load_balancers(self, cluster_name: str) -> Sequence[cloud.LoadBalancerRecord]:
@@ -208,6 +215,7 @@ class HcloudBalancers:
         listed, _ = await self._api.list_all("load_balancers", client.Balancer, query)
         network = await self._network.id()
         ours = label_value(cluster_name)
+        self._listed = {held.labels[SERVICE_UID]: held for held in listed}
         return [
             cloud.LoadBalancerRecord(
                 name=held.name,
@@ -231,12 +239,21 @@ class HcloudBalancers:
         recipe = balancer_specs.desired_spec(
             service, self._settings, network=self._network.known_id, certificates=numbers
         )
-        servers = balancer_specs.members(service, nodes, balancer_specs.max_targets(recipe, None))
+        held, keep_ips = self._listed.get(service.uid), self._keeps_ips(nodes)
+        most = balancer_specs.max_targets(recipe, held)
+        servers = balancer_specs.members(service, nodes, held)[: most or None]
         unknown = [word for word in given if ids[word] is None]
         name = self.get_load_balancer_name(cluster_name, service)
-        return balancer_specs.desired_digest(
-            name, recipe, servers, unknown, balancer_specs.status_annotations(service)
+        unseen = [item for item in (unknown, balancer_specs.status_annotations(service)) if item]
+        is_settled = (
+            held is not None
+            and held.name == name
+            and not unseen
+            and not balancer_specs.plan_steps(held, recipe, servers, keep_ips=keep_ips)
         )
+        if held is not None and is_settled:
+            return balancer_specs.actual_digest(held, recipe.network)
+        return balancer_specs.desired_digest(name, recipe, servers, *unseen)
 
     # --- finding --------------------------------------------------------------------------------
 
@@ -265,7 +282,7 @@ class HcloudBalancers:
         return None
 
     async def _find_adoptable(self, service: cloud.Service) -> client.Balancer | None:
-        name = self.get_load_balancer_name("", service)
+        name = _first_name(service)
         held = await self._api.find_by_name("load_balancers", client.Balancer, name)
         if held and held.labels.get(SERVICE_UID, service.uid) != service.uid:
             raise cloud.FailedPrecondition(
@@ -311,16 +328,16 @@ class HcloudBalancers:
         recipe: balancer_specs.BalancerSpec,
         nodes: Sequence[cloud.Node],
     ) -> client.Balancer:
-        name = self.get_load_balancer_name(cluster_name, service)
         place = self._placement(service)
         if not place:
             raise cloud.InvalidArgument(
                 f"no location is configured for the load balancer; set {ann.LOCATION.name}, or "
                 "HCLOUD_LOAD_BALANCERS_LOCATION for all Services"
             )
-        servers = balancer_specs.members(service, nodes, balancer_specs.max_targets(recipe, None))
+        most = balancer_specs.max_targets(recipe, None)
+        servers = balancer_specs.members(service, nodes)[: most or None]
         order = {
-            "name": name,
+            "name": _first_name(service),
             "labels": self._labels(cluster_name, service),
             **place,
             **_build_order(recipe, servers),
@@ -370,8 +387,8 @@ class HcloudBalancers:
     async def _ensure_labels(
         self, cluster_name: str, service: cloud.Service, held: client.Balancer
     ) -> client.Balancer:
-        """Set name and labels, by which later calls find the load balancer."""
-        name = self.get_load_balancer_name(cluster_name, service)
+        """Set labels, by which later calls find the load balancer, and the name in the annotation."""
+        name = ann.NAME.read(service) or held.name
         if held.name == name and held.labels.get(SERVICE_UID) == service.uid:
             return held
         if ADOPTED in held.labels and held.name != name:
@@ -395,6 +412,9 @@ class HcloudBalancers:
                 "be released, not deleted",
             )
         return marked
+
+    def _keeps_ips(self, nodes: Sequence[cloud.Node]) -> bool:
+        return self._settings.robot_enabled or balancer_specs.has_robot_nodes(nodes)
 
     def _limit_targets(
         self, service: cloud.Service, servers: Sequence[int], most: int
@@ -564,6 +584,11 @@ class HcloudBalancers:
             _check_reachable(held.public_net.enabled, held)
             text = f"the load balancer of {service.key} has no address yet"
             raise cloud.RetryAfter(text, seconds=RETRY_S)
+
+
+def _first_name(service: cloud.Service) -> str:
+    """Return the name of a new load balancer."""
+    return ann.NAME.read(service) or cloud.default_load_balancer_name(service)
 
 
 def _check_reachable(otherwise: bool, held: client.Balancer | None) -> None:

@@ -586,18 +586,43 @@ async def test_an_adopted_load_balancer_keeps_name_and_label_with_another_servic
 
 
 @pytest.mark.row("hcloud-balancer-06")
-@pytest.mark.parametrize("asked", [{"name": "another"}, {}])
-async def test_an_adopted_load_balancer_is_never_renamed(
-    harness: HcloudHarness, asked: dict[str, str]
-) -> None:
+async def test_an_adopted_load_balancer_is_never_renamed(harness: HcloudHarness) -> None:
     made = settled(harness, labels=OWN)
     await ensured(harness.balancer, service("uid-1", name="theirs"), [])
 
+    await harness.in_vain(service("uid-1"), [])
     with pytest.raises(cloud.FailedPrecondition, match="theirs was adopted and is never renamed"):
-        await ensured(harness.balancer, service("uid-1", **asked), [])
-    await deleted(harness.balancer, service("uid-1", **asked))
+        await ensured(harness.balancer, service("uid-1", name="another"), [])
+    await deleted(harness.balancer, service("uid-1", name="another"))
 
     assert (only(harness) is made, made["name"], made["labels"]) == (True, "theirs", OWN)
+
+
+@pytest.mark.row("hcloud-balancer-18", "hcloud-balancer-20")
+async def test_a_load_balancer_is_renamed_by_a_changed_annotation_only(
+    harness: HcloudHarness,
+) -> None:
+    """Its name was changed in the console, or is that of an annotation that was removed."""
+    wanted, named = service("uid-1"), service("uid-1", name="mine")
+    made = settled(harness, labels={UID: "uid-1"}, name="renamed")
+    await ensured(harness.balancer, wanted, [])
+    assert made["name"] == "renamed"
+    async with harness.open() as again:
+        balancer = balancer_of(again)
+        (listed,) = await balancer.list_load_balancers(CLUSTER)
+        assert listed.name == balancer.get_load_balancer_name(CLUSTER, wanted)
+        assert listed.digest == balancer.load_balancer_digest(CLUSTER, wanted, [])
+        assert listed.digest != balancer.load_balancer_digest(CLUSTER, named, [])
+        assert balancer.get_load_balancer_name(CLUSTER, named) == "mine"
+        await harness.in_vain(wanted, [], project=again)
+
+        await ensured(balancer, named, [])
+        assert made["name"] == "mine"
+        await harness.in_vain(wanted, [], project=again)
+        await deleted(balancer, wanted)
+        await ensured(balancer, wanted, [])
+
+    assert only(harness)["name"] == "auid1"
 
 
 @pytest.mark.row("hcloud-balancer-06")
