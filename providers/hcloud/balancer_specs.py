@@ -440,10 +440,14 @@ def has_address(held: client.Balancer) -> bool:
 
 
 class BalancerAction(NamedTuple):
-    """Action on a load balancer, with its request body."""
+    """Action on a load balancer, with its request body.
+
+    `interrupts`: traffic would be lost if another target cannot be added.
+    """
 
     action: str
     order: Mapping[str, Any] | None
+    interrupts: bool = False
 
     @property
     def server(self) -> int | None:
@@ -468,7 +472,14 @@ REREAD_ACTIONS = frozenset(
 def plan_steps(
     held: client.Balancer, recipe: BalancerSpec, servers: Sequence[int], *, keep_ips: bool
 ) -> list[BalancerAction]:
-    """Return all necessary actions, one for each change: the API cannot combine changes."""
+    """Return all necessary actions, one for each change: the API cannot combine changes.
+
+    The public interface is enabled first and disabled last: the API refuses to disable it while
+    targets are reached through it.
+
+    Raises:
+        InvalidArgument: the public interface cannot be disabled.
+    """
     moves = list(_networks(held, recipe))
     leaving: list[BalancerAction] = []
     if any(item.action == "detach_from_network" for item in moves):
@@ -479,12 +490,22 @@ def plan_steps(
             BalancerAction("remove_target", build_target(server)) for server in sorted(through)
         ]
         held = msgspec.structs.replace(held, targets=stay)
+    switches = recipe.public not in (None, held.public_net.enabled)
+    if switches and servers and not (recipe.public or recipe.private_targets):
+        raise cloud.InvalidArgument(
+            f"{ann.DISABLE_PUBLIC_NETWORK.name}: targets are reached through the public interface; "
+            f"set {ann.USE_PRIVATE_IP.name} to true"
+        )
+    enabling = [BalancerAction("enable_public_interface", None)]
+    disabling = [BalancerAction("disable_public_interface", None, interrupts=True)]
     return [
         *_properties(held, recipe),
+        *(enabling if switches and recipe.public else ()),
         *leaving,
         *moves,
         *_ports(held, recipe),
         *plan_target_steps(held, dict.fromkeys(servers, recipe.private_targets), keep_ips=keep_ips),
+        *(disabling if switches and not recipe.public else ()),
     ]
 
 
@@ -534,9 +555,30 @@ def _networks(held: client.Balancer, recipe: BalancerSpec) -> Iterator[BalancerA
                 yield BalancerAction("detach_from_network", {"network": net.network})
         if not is_in:
             yield BalancerAction("attach_to_network", build_attachment(recipe))
-    if recipe.public not in (None, held.public_net.enabled):
-        word = "enable" if recipe.public else "disable"
-        yield BalancerAction(f"{word}_public_interface", None)
+
+
+def needs_attachment(held: client.Balancer | None, recipe: BalancerSpec) -> bool:
+    """Return whether the load balancer is not in the network with the wanted address."""
+    if held is None:
+        return recipe.network is not None
+    return any(step.action == "attach_to_network" for step in _networks(held, recipe))
+
+
+def check_attachment(recipe: BalancerSpec, network: client.Network) -> None:
+    """Raise `InvalidArgument` if the private address or the subnet is not in the network."""
+    ranges = [cloud.parse_cidr(subnet.ip_range) for subnet in network.subnets]
+    if recipe.private_ip:
+        setting = f"{ann.PRIVATE_IPV4.name}: {recipe.private_ip}"
+        is_inside = any(item and ip_address(recipe.private_ip) in item for item in ranges)
+    else:
+        names = f"{ann.PRIVATE_SUBNET.name} or HCLOUD_LOAD_BALANCERS_PRIVATE_SUBNET_IP_RANGE"
+        setting = f"{names}: {recipe.subnet}"
+        is_inside = cloud.parse_cidr(recipe.subnet) in ranges
+    if not is_inside:
+        raise cloud.InvalidArgument(
+            f"{setting} is not in the network {network.name}; its subnets are "
+            f"{', '.join(subnet.ip_range for subnet in network.subnets)}"
+        )
 
 
 def build_attachment(recipe: BalancerSpec) -> Mapping[str, Any]:
@@ -566,7 +608,8 @@ def plan_target_steps(
 ) -> Iterator[BalancerAction]:
     """Yield the steps that change the targets.
 
-    A target whose kind of address changes is removed and added again.
+    A target whose kind of address changes is removed and added again, one after the other, so that
+    the others get traffic meanwhile.
 
     Args:
         held: the existing load balancer.
@@ -574,12 +617,15 @@ def plan_target_steps(
         keep_ips: whether IP targets stay.
     """
     present = target_servers(held)
-    for number in sorted(present):
-        if wanted.get(number) != present[number]:
-            yield BalancerAction("remove_target", build_target(number))
+    for number in sorted(present.keys() - wanted.keys()):
+        yield BalancerAction("remove_target", build_target(number))
     for entry in held.targets:
         if entry.type == "ip" and not keep_ips:
             yield BalancerAction("remove_target", {"type": "ip", "ip": entry.ip})
-    for number in sorted(wanted):
-        if present.get(number) != wanted[number]:
-            yield BalancerAction("add_target", build_target(number, private=wanted[number]))
+    for number in sorted(wanted.keys() - present.keys()):
+        yield BalancerAction("add_target", build_target(number, private=wanted[number]))
+    for number in sorted(wanted.keys() & present.keys()):
+        if present[number] != wanted[number]:
+            target = build_target(number, private=wanted[number])
+            yield BalancerAction("remove_target", build_target(number), interrupts=True)
+            yield BalancerAction("add_target", target, interrupts=True)

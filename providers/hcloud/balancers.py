@@ -437,14 +437,18 @@ class HcloudBalancers:
     ) -> client.Balancer:
         """Run the steps, except for refused targets, and return the resulting load balancer.
 
+        After a target was refused, unless because its server is gone, no step may interrupt
+        traffic: the other targets would probably be refused too, one after the other.
+
         Args:
             service: Service of the load balancer.
             held: the load balancer before the steps.
             steps: actions, in order.
             refused: server ID -> reason; newly refused servers are added to this mapping.
         """
+        is_blocked = bool(refused)
         for step in steps:
-            if step.server in refused:
+            if step.server in refused or (step.interrupts and is_blocked):
                 continue
             try:
                 await self._run_step(service, held, step)
@@ -452,6 +456,7 @@ class HcloudBalancers:
                 if step.server is None:
                     raise
                 refused[step.server] = str(error)
+                is_blocked = is_blocked or not isinstance(error, cloud.NotFound)
         self._check_pending(service)
         if any(step.action in balancer_specs.REREAD_ACTIONS for step in steps):
             path = f"/load_balancers/{held.id}"

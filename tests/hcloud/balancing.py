@@ -42,7 +42,11 @@ EFFECTS: list[tuple[dict[str, str], str, Any]] = [
     ({"location": "hel1"}, "location.name", "hel1"),
     ({"type": "lb21"}, "load_balancer_type.name", "lb21"),
     ({"algorithm_type": "LEAST_CONNECTIONS"}, "algorithm.type", "least_connections"),
-    ({"disable_public_network": "true"}, "public_net.enabled", False),
+    (
+        {"disable_public_network": "true", "use_private_ip": "true"},
+        "public_net.enabled",
+        False,
+    ),
     ({"use_private_ip": "true"}, "targets.0.use_private_ip", True),
     ({"private_ipv4": "10.0.0.99"}, "private_net.0.ip", "10.0.0.99"),
     ({"private_subnet_ip_range": "10.0.0.0/24"}, "private_net.0.ip", "10.0.0.3"),

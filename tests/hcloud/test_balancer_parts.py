@@ -13,7 +13,8 @@ from ccm.testing.builders import DEFAULT_PORT, node
 from ccm.testing.builders import service as build_service
 from ccm.testing.contract_balancers import HTTPS, deleted, ensured
 from ccm.testing.fake_api import Fault
-from ccm.testing.probes import CLUSTER
+from ccm.testing.probes import CLUSTER, retry_after_hints
+from providers.hcloud import client
 from providers.hcloud import service_annotations as ann
 from providers.hcloud.testing import extras
 from providers.hcloud.testing import networks as fake_networks
@@ -32,8 +33,98 @@ async def test_targets_are_replaced_when_use_private_ip_changes(harness: HcloudH
     await ensured(harness.balancer, service(use_private_ip="true"), nodes)
 
     words = [line.rpartition("/")[2] for line in harness.service.log if line.startswith("POST")]
-    assert words == ["remove_target", "remove_target", "add_target", "add_target"]
+    assert words == ["remove_target", "add_target", "remove_target", "add_target"]
     assert all(one["use_private_ip"] for one in only(harness)["targets"])
+
+
+async def fewest_targets(
+    harness: HcloudHarness, wanted: cloud.Service, nodes: Sequence[cloud.Node]
+) -> int:
+    """Ensure, and return the lowest number of targets after any of the calls."""
+    counts = []
+
+    async def ensure() -> None:
+        try:
+            await harness.balancer.ensure_load_balancer(CLUSTER, wanted, nodes)
+        finally:
+            counts.append(len(only(harness)["targets"]))
+
+    await retry_after_hints(ensure)
+    return min(counts)
+
+
+PRIVATE = {"use_private_ip": "true", "disable_public_network": "true"}
+
+
+@pytest.mark.row("hcloud-balancer-11")
+@pytest.mark.parametrize("action_s", [0.0, 0.02])
+async def test_a_live_change_to_private_and_back_converges_with_targets_all_the_time(
+    harness: HcloudHarness, action_s: float
+) -> None:
+    """The API disables no public interface that targets need, and refuses changes meanwhile."""
+    nodes = await harness.nodes(3)
+    await ensured(harness.balancer, service(), nodes)
+    harness.service.settings.action_s = action_s
+    for asked, private in ((PRIVATE, True), ({"disable_public_network": "false"}, False)):
+        assert await fewest_targets(harness, service(**asked), nodes) >= 2
+        ways = [one["use_private_ip"] for one in only(harness)["targets"]]
+        assert ways == [private] * 3
+        await harness.in_vain(service(**asked), nodes)
+    assert only(harness)["public_net"]["enabled"]
+
+
+@pytest.mark.row("hcloud-balancer-11", "hcloud-balancer-24")
+async def test_a_change_to_private_stops_at_the_first_server_outside_of_the_network(
+    harness: HcloudHarness,
+) -> None:
+    """The servers would all be refused, one after the other, and the Service get no traffic."""
+    nodes = await harness.nodes(3)
+    await ensured(harness.balancer, service(), nodes)
+    for made in harness.service.cloud.servers.values():
+        made["private_net"] = []
+    for _ in range(3):
+        with pytest.raises(cloud.Aborted, match="share no network"):
+            await ensured(harness.balancer, service(**PRIVATE), nodes)
+        assert len(only(harness)["targets"]) == 2
+    assert only(harness)["public_net"]["enabled"]
+
+    await ensured(harness.balancer, service(), nodes)
+    assert len(only(harness)["targets"]) == 3
+
+
+@pytest.mark.row("hcloud-balancer-11")
+async def test_the_public_interface_is_not_disabled_while_targets_need_it(
+    harness: HcloudHarness,
+) -> None:
+    nodes, asked = await harness.nodes(1), service(disable_public_network="true")
+    await ensured(harness.balancer, service(), nodes)
+    before = harness.service.writes
+
+    with pytest.raises(cloud.InvalidArgument, match=r"set \S+/use-private-ip to true"):
+        await ensured(harness.balancer, asked, nodes)
+
+    assert harness.service.writes == before
+
+
+@pytest.mark.row("hcloud-balancer-23", "hcloud-node-05")
+async def test_a_node_of_another_cloud_is_no_target_and_has_one_event(
+    harness: HcloudHarness,
+) -> None:
+    others = [
+        node("theirs", provider_id="kind://a/b"),
+        node("broken", provider_id="hcloud://x"),
+        node("bm", provider_id="hrobot://42"),
+        node("new"),
+    ]
+    told, nodes = Told(), [*await harness.nodes(1), *others]
+    async with in_cluster(harness, told, {"HCLOUD_LOAD_BALANCERS_TYPE": "lb11"}) as project:
+        for _ in range(2):
+            await ensured(balancer_of(project), service(), nodes)
+            await balancer_of(project).update_load_balancer(CLUSTER, service(), nodes)
+
+    assert len(only(harness)["targets"]) == 1
+    reason = "UnknownProviderIDPrefix"
+    assert told.events == [("Node", "theirs", reason), ("Node", "broken", reason)]
 
 
 @pytest.mark.row("hcloud-balancer-11")

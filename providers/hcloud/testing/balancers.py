@@ -202,8 +202,12 @@ def add_target(cloud: Cloud, balancer: Resource, target: Resource) -> None:
         server = state.get(cloud.servers, target["server"]["id"], "server")
         created["use_private_ip"] = private = bool(target.get("use_private_ip"))
         ours = {entry["network"] for entry in balancer["private_net"]}
+        if private and not ours:
+            code = "load_balancer_not_attached_to_network"
+            raise ApiError(code, "load balancer is in no network", status=422)
         if private and not any(entry["network"] in ours for entry in server["private_net"]):
-            raise state.invalid("use_private_ip", "server and load balancer share no network")
+            code = "server_not_attached_to_network"
+            raise ApiError(code, "server and load balancer share no network", status=422)
     balancer["targets"].append(created)
 
 
@@ -227,8 +231,6 @@ def detach(cloud: Cloud, balancer: Resource, body: Resource) -> None:
     kept = [entry for entry in balancer["private_net"] if entry["network"] != network["id"]]
     if len(kept) == len(balancer["private_net"]):
         raise ApiError("not_found", "not attached to this network")
-    if any(entry.get("use_private_ip") for entry in balancer["targets"]):
-        raise ApiError("targets_without_use_private_ip", "targets use the network", status=422)
     balancer["private_net"] = kept
     network["load_balancers"] = [
         number for number in network["load_balancers"] if number != balancer["id"]
@@ -265,6 +267,12 @@ def public_interface_change(*, on: bool) -> Change:
     """Return a change that switches the public interface on or off."""
 
     def switch(_: Cloud, balancer: Resource, __: Resource) -> None:
+        if not on and not balancer["private_net"]:
+            code = "load_balancer_not_attached_to_network"
+            raise ApiError(code, "load balancer is in no network", status=422)
+        if not on and not all(entry.get("use_private_ip") for entry in balancer["targets"]):
+            code = "targets_without_use_private_ip"
+            raise ApiError(code, "targets use the public IP", status=422)
         balancer["public_net"] = {**balancer["public_net"], "enabled": on}
 
     return switch
