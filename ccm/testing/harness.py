@@ -52,6 +52,7 @@ OPT_OUTS: Mapping[str, str] = {
     "routes_name_nodes": "a route still names its node after the instance was deleted",
     "names_are_marks": "a load balancer's name contains its Service's UID and marks the owner",
     "no_source_ranges": "load balancers ignore `loadBalancerSourceRanges`",
+    "protected_stay": "a Service is deleted although its load balancer is protected and stays",
     "tcp_only": "load balancers leave out ports that are not TCP",
     "free_writes": "a write without a change is free, so that ensure may repeat it",
     "no_machine_marks": "VMs have no owner mark; only the provider ID tells which VM is ours",

@@ -155,18 +155,32 @@ class HcloudBalancers:
         """Delete the load balancer and its certificates: two requests to list, one per deletion.
 
         An adopted load balancer is released instead: one request per listener and target, and one
-        for its labels.
+        for its labels. A protected load balancer, and certificates that another load balancer uses,
+        are kept, with an event.
 
         Raises:
-            FailedPrecondition: the load balancer is protected from deletion.
             RetryAfter: the cloud works on the load balancer, or still deletes it.
         """
         for held in await self._list_of_service(service):
             if ADOPTED in held.labels:
                 await self._release(service, held)
-            else:
+                continue
+            try:
                 await self._delete(held)
-        await delete_certificates(self._api, service)
+            except client.Protected:
+                self._report(
+                    service,
+                    names.BALANCER_PROTECTED,
+                    f"load balancer {held.name} is protected from deletion and was kept with its "
+                    "listeners and targets; if it is unused, remove the protection and delete it",
+                )
+        if kept := await delete_certificates(self._api, service):
+            self._report(
+                service,
+                names.CERTIFICATE_IN_USE,
+                f"managed certificates {', '.join(kept)} were kept, since other load balancers use "
+                "them; delete them in the cloud when they are unused",
+            )
         self._pending.pop(service.uid, None)
         self._reported.pop(service.uid, None)
 
@@ -505,7 +519,7 @@ class HcloudBalancers:
 
     async def _delete(self, held: client.Balancer) -> None:
         if held.protection.delete:
-            raise cloud.FailedPrecondition(
+            raise client.Protected(
                 f"load balancer {held.name} is protected from deletion; remove the protection"
             )
         with contextlib.suppress(cloud.NotFound):
@@ -704,13 +718,33 @@ async def _ensure_managed_certificate(api: client.Client, service: cloud.Service
     return certificate.id
 
 
-async def delete_certificates(api: client.Client, service: cloud.Service) -> None:
+async def delete_certificates(api: client.Client, service: cloud.Service) -> Sequence[str]:
     """Delete the certificates created for a Service: one request to list, one per certificate.
 
     The current annotations are not considered, since an earlier version of the Service may have
     asked for the certificate. Only the label decides.
+
+    Returns:
+        Names of the certificates that were kept, because existing load balancers use them.
     """
-    labels = {SERVICE_UID: service.uid}
-    for certificate in await api.list_by_labels("certificates", client.Labelled, labels):
+    labels, kept = {SERVICE_UID: service.uid}, []
+    for certificate in await api.list_by_labels("certificates", client.Certificate, labels):
+        if await _is_used(api, certificate):
+            kept.append(certificate.name)
+            continue
         with contextlib.suppress(cloud.NotFound):
             await api.delete(f"/certificates/{certificate.id}")
+    return kept
+
+
+async def _is_used(api: client.Client, certificate: client.Certificate) -> bool:
+    """Return whether an existing load balancer uses a certificate: one request per user.
+
+    `used_by` may still have the load balancer that was just deleted.
+    """
+    for user in certificate.used_by:
+        with contextlib.suppress(cloud.NotFound):
+            if user.type == "load_balancer":
+                await api.get(f"/load_balancers/{user.id}", "load_balancer", client.Named)
+                return True
+    return False

@@ -27,6 +27,10 @@ class ResourceLocked(cloud.RetryAfter):
     """The resource is locked by another action, for an unknown time."""
 
 
+class Protected(cloud.FailedPrecondition):
+    """The resource is protected from deletion."""
+
+
 CODES: Mapping[str, type[cloud.CloudError]] = {
     "not_found": cloud.NotFound,
     "unauthorized": cloud.Unauthenticated,
@@ -43,7 +47,7 @@ CODES: Mapping[str, type[cloud.CloudError]] = {
     "target_already_defined": cloud.AlreadyExists,
     "locked": ResourceLocked,
     "conflict": ResourceLocked,
-    "protected": cloud.FailedPrecondition,
+    "protected": Protected,
     "resource_locked": cloud.FailedPrecondition,
     "load_balancer_not_attached_to_network": cloud.FailedPrecondition,
     "server_not_attached_to_network": cloud.FailedPrecondition,
@@ -213,6 +217,19 @@ class Balancer(Labelled, frozen=True, kw_only=True):
     services: tuple[Listener, ...] = ()
     targets: tuple[Target, ...] = ()
     protection: Protection = Protection()
+
+
+class ResourceReference(msgspec.Struct, frozen=True):
+    """Another resource, such as a load balancer that uses a certificate."""
+
+    id: int
+    type: str
+
+
+class Certificate(Labelled, frozen=True, kw_only=True):
+    """Certificate, and the resources that use it."""
+
+    used_by: tuple[ResourceReference, ...] = ()
 
 
 class Route(msgspec.Struct, frozen=True):

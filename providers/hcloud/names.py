@@ -40,6 +40,15 @@ BALANCER_RELEASED = "LoadBalancerReleased"
 UNSUPPORTED_PROTOCOL = "UnsupportedProtocolConfigured"
 """The Service has ports that are not TCP; they are not served."""
 
+ANNOTATION_IGNORED = "AnnotationIgnored"
+"""The Service has annotations that its protocol does not use."""
+
+BALANCER_PROTECTED = "LoadBalancerProtected"
+"""A load balancer that is protected from deletion was kept although its Service is deleted."""
+
+CERTIFICATE_IN_USE = "CertificateInUse"
+"""A managed certificate was kept, since the load balancer of another Service uses it."""
+
 TYPE_UNCONFIGURED = "LoadBalancerTypeUnconfigured"
 """No load balancer type is configured."""
 

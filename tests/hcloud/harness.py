@@ -31,6 +31,7 @@ class HcloudHarness(VendorHarness):
         "no_cluster_marks": "routes of a network say nothing but range and gateway; that load "
         "balancers are kept apart by their labels is tested in tests/hcloud",
         "no_source_ranges": "load balancers of this cloud have no such filter",
+        "protected_stay": "as with the vendor's manager; an event tells it",
         "tcp_only": "load balancers of this cloud know no other protocol; an event tells it",
     }
 

@@ -141,12 +141,25 @@ async def test_a_load_balancer_of_another_service_is_never_adopted(
 
 
 @pytest.mark.row("hcloud-balancer-02")
-async def test_a_delete_protected_load_balancer_is_not_deleted(harness: HcloudHarness) -> None:
-    settled(harness, labels={UID: "uid-1"})["protection"] = {"delete": True}
+@pytest.mark.parametrize("since", ["always", "the deletion"])
+async def test_a_protected_load_balancer_is_kept_and_lets_its_service_go(
+    harness: HcloudHarness, since: str
+) -> None:
+    told, made = Told(), settled(harness, labels={UID: "uid-1", "kube-ccm/cluster": CLUSTER})
+    made["protection"] = {"delete": since == "always"}
+    if since != "always":
+        harness.service.script.add(Fault(operation="DELETE *", code="protected", status=423))
+    async with in_cluster(harness, told, {}) as project:
+        before = dict(made)
+        await deleted(balancer_of(project), service("uid-1"))
+        (listed,) = await balancer_of(project).list_load_balancers(CLUSTER)
+        with pytest.raises(cloud.FailedPrecondition, match="protect"):
+            await balancer_of(project).delete_load_balancer(CLUSTER, listed.name)
 
-    with pytest.raises(cloud.FailedPrecondition, match="remove the protection"):
-        await deleted(harness.balancer, service("uid-1"))
-    assert harness.service.writes == 0
+    assert (only(harness), before) == (made, made)
+    assert [reason for _, _, reason in told.events] == ["LoadBalancerProtected"]
+    assert "load balancer theirs is protected" in told.messages[0]
+    assert harness.service.writes == 2 * (since != "always")
 
 
 @pytest.mark.row("hcloud-balancer-07")

@@ -14,6 +14,7 @@ def show_handler(kind: str, table: str) -> Handler:
     """Return a handler that returns one resource of a kind."""
 
     def show(cloud: Cloud, call: Call) -> Answer:
+        _set_users(cloud, table)
         return 200, {kind: state.get(getattr(cloud, table), call.id, kind)}
 
     return show
@@ -23,6 +24,7 @@ def list_handler(table: str) -> Handler:
     """Return a handler that lists all resources of a kind."""
 
     def index(cloud: Cloud, call: Call) -> Answer:
+        _set_users(cloud, table)
         return state.listing(cloud, call, table, getattr(cloud, table).values())
 
     return index
@@ -167,7 +169,7 @@ def delete_handler(kind: str, table: str) -> Handler:
         thing = state.get(things, call.id, kind)
         if thing.get("server") is not None:
             raise ApiError("service_error", "volume is still attached to a server")
-        if thing.get("servers") or _is_used(cloud, kind, call.id):
+        if thing.get("servers") or (kind == "certificate" and _users(cloud, call.id)):
             raise ApiError("resource_in_use", f"{kind} is in use", status=422)
         cloud.check_free(kind, call.id)
         del things[call.id]
@@ -176,9 +178,17 @@ def delete_handler(kind: str, table: str) -> Handler:
     return delete
 
 
-def _is_used(cloud: Cloud, kind: str, number: int) -> bool:
-    return kind == "certificate" and any(
-        number in ((service.get("http") or {}).get("certificates") or [])
+def _set_users(cloud: Cloud, table: str) -> None:
+    """Set `used_by` of all certificates."""
+    for number, certificate in cloud.certificates.items() if table == "certificates" else ():
+        users = _users(cloud, number)
+        certificate["used_by"] = [{"id": user, "type": "load_balancer"} for user in users]
+
+
+def _users(cloud: Cloud, number: int) -> list[int]:
+    """Return the IDs of the load balancers that use a certificate."""
+    return [
+        balancer["id"]
         for balancer in cloud.load_balancers.values()
         for service in balancer["services"]
     )
