@@ -43,6 +43,7 @@ CODES: Mapping[str, type[cloud.CloudError]] = {
     "unsupported_error": cloud.InvalidArgument,
     "incompatible_network_type": cloud.InvalidArgument,
     "uniqueness_error": cloud.AlreadyExists,
+    "source_port_already_used": cloud.AlreadyExists,
     "source_port_used": cloud.AlreadyExists,
     "target_already_defined": cloud.AlreadyExists,
     "locked": ResourceLocked,
@@ -403,11 +404,16 @@ class Client:
         return action
 
     async def get_actions(self, ids: Sequence[int]) -> list[Action]:
-        """Return the current state of actions: one request."""
-        # The query is part of the path because the parameter `id` is repeated.
-        query = "&".join(f"id={action_id}" for action_id in ids)
+        """Return the current state of actions: one request per page."""
         shape = _response_type(("actions", tuple[Action, ...]))
-        return list((await self._http.get(f"/actions?{query}", shape)).actions)
+        actions: list[Action] = []
+        size = int(PER_PAGE)
+        for start in range(0, len(ids), size):
+            # The query is part of the path because the parameter `id` is repeated.
+            query = "&".join(f"id={action_id}" for action_id in ids[start : start + size])
+            path = f"/actions?{query}&per_page={PER_PAGE}"
+            actions += (await self._http.get(path, shape)).actions
+        return actions
 
 
 @contextlib.asynccontextmanager

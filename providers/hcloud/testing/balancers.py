@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from copy import deepcopy
 from ipaddress import ip_network
@@ -129,11 +130,13 @@ class _DryRunCloud(Cloud):
         self.networks = {number: deepcopy(network) for number, network in cloud.networks.items()}
 
 
-def add_service(_: Cloud, balancer: Resource, service: Resource) -> None:
+def add_service(cloud: Cloud, balancer: Resource, service: Resource) -> None:
     """Add a listener (`service` in the API)."""
     port = service.get("listen_port")
     if any(entry["listen_port"] == port for entry in balancer["services"]):
-        raise ApiError("source_port_used", f"listen port {port} is used", status=409)
+        raise ApiError("source_port_already_used", f"listen port {port} is used", status=409)
+    for name in ("listen_port", "destination_port"):
+        _in_range(service, name, 1, 65535)
     if len(balancer["services"]) >= balancer["load_balancer_type"]["max_services"]:
         raise ApiError("resource_limit_exceeded", "too many services")
     created = {"proxyprotocol": False, **service, "health_check": _check(service["health_check"])}
@@ -147,8 +150,13 @@ def add_service(_: Cloud, balancer: Resource, service: Resource) -> None:
             "sticky_sessions": False,
             **(service.get("http") or {}),
         }
-        if created["protocol"] == "https" and not created["http"]["certificates"]:
+        numbers = created["http"]["certificates"]
+        if created["protocol"] == "https" and not numbers:
             raise state.invalid("certificates", "https needs a certificate")
+        if any(number not in cloud.certificates for number in numbers):
+            raise state.invalid("certificates", "certificate not found")
+        _in_range(created["http"], "timeout_idle", 30, 300)
+        _in_range(created["http"], "cookie_lifetime", 1, 2**31)
     else:
         created.pop("http", None)
     balancer["services"].append(created)
@@ -156,11 +164,30 @@ def add_service(_: Cloud, balancer: Resource, service: Resource) -> None:
 
 def _check(given: Resource) -> Resource:
     """Return a health check with the API's defaults filled in."""
-    plain = {key: value for key, value in given.items() if key != "http"}
-    if given["protocol"] == "tcp":
+    plain = {"interval": 15, "timeout": 10, "retries": 3, **given}
+    plain.pop("http", None)
+    for name, (least, most) in _CHECK_RANGES.items():
+        _in_range(plain, name, least, most)
+    if plain["protocol"] == "tcp":
         return plain
+    if plain["protocol"] != "http":
+        raise state.invalid("protocol", "must be tcp or http")
     http = {"domain": None, "path": "/", "tls": False, "status_codes": ["2??", "3??"]}
-    return {**plain, "http": {**http, **(given.get("http") or {})}}
+    http |= given.get("http") or {}
+    if not all(re.fullmatch(r"[1-5?*][0-9?*]{0,2}", code) for code in http["status_codes"]):
+        raise state.invalid("status_codes", "must be codes such as 2?? or 404")
+    if http["domain"] == "" or not http["path"].startswith("/"):
+        raise state.invalid("path", "must begin with /, and a domain must not be empty")
+    return {**plain, "http": http}
+
+
+_CHECK_RANGES = {"port": (1, 65535), "interval": (3, 60), "timeout": (1, 60), "retries": (1, 5)}
+
+
+def _in_range(thing: Resource, name: str, least: int, most: int) -> None:
+    value = thing.get(name)
+    if not isinstance(value, int) or not least <= value <= most:
+        raise state.invalid(name, f"must be from {least} to {most}")
 
 
 def update_service(cloud: Cloud, balancer: Resource, body: Resource) -> None:
@@ -243,7 +270,7 @@ def change_algorithm(_: Cloud, balancer: Resource, body: Resource) -> None:
 
 def change_type(_: Cloud, balancer: Resource, body: Resource) -> None:
     kind = _type(str(body.get("load_balancer_type")))
-    if kind["deprecated"]:
+    if kind["deprecation"]:
         raise ApiError("unsupported_error", "load balancer type is deprecated", status=422)
     if len(balancer["targets"]) > kind["max_targets"]:
         raise state.invalid("load_balancer_type", "has more targets than this type may have")

@@ -88,6 +88,7 @@ def _balancer_type(number: int, name: str, targets: int, services: int) -> dict[
         "max_targets": targets,
         "max_assigned_certificates": 10,
         "deprecated": None,
+        "deprecation": None,
         "prices": _PRICES,
     }
 

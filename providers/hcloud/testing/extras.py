@@ -49,7 +49,7 @@ def actions(cloud: Cloud, call: Call) -> Answer:
     matching = [
         dict(cloud.actions[action_id]) for action_id in wanted if action_id in cloud.actions
     ]
-    return state.listing(cloud, Call(), "actions", matching)
+    return state.listing(cloud, call, "actions", matching)
 
 
 def create_resource(cloud: Cloud, table: str, call: Call, **fields: Any) -> Resource:
@@ -190,5 +190,8 @@ def _users(cloud: Cloud, number: int) -> list[int]:
     return [
         balancer["id"]
         for balancer in cloud.load_balancers.values()
-        for service in balancer["services"]
-    )
+        if any(
+            number in ((service.get("http") or {}).get("certificates") or [])
+            for service in balancer["services"]
+        )
+    ]
