@@ -19,6 +19,8 @@ from ccm.base.clock import monotonic
 from ccm.base.parsing import parse_digits
 from ccm.cloud import rest
 
+from . import metrics
+
 PER_PAGE = "50"
 """Page size of list requests: the API's maximum."""
 
@@ -428,6 +430,7 @@ async def open_client(endpoint: str, token: str) -> AsyncIterator[Client]:
         quota=HeaderQuota(),
         success={"GET": 200, "POST": 201, "PUT": 200, "DELETE": (200, 204)},
     ) as http:
+        http.session.trace_configs.append(metrics.request_tracing())
         yield Client(http)
 
 
