@@ -62,16 +62,17 @@ class HcloudBalancers:
         """
         self._reported: dict[str, dict[str, str]] = {}
         """UID of a Service -> reason -> message of the last event; see `_report`."""
-        self._listed: Mapping[str, client.Balancer] = {}
+        self._listed: dict[str, client.Balancer] = {}
         """UID of a Service -> load balancer in the last listing."""
 
     def get_load_balancer_name(self, cluster_name: str, service: cloud.Service) -> str:  # noqa: ARG002 - the UID is unique
-        """Return the name in the annotation, or the last listed name, or else the default name.
+        """Return the last listed name, or else the name in the annotation, or the default name.
 
-        Without the annotation, a load balancer keeps the name that it has, whoever chose it.
+        An existing load balancer may have another name: one given in the console, the former one
+        while a new one is refused, or that of an annotation that was removed.
         """
         listed = self._listed.get(service.uid)
-        return ann.NAME.read(service) or (listed.name if listed else _first_name(service))
+        return listed.name if listed else _first_name(service)
 
     async def get_load_balancer(
         self,
@@ -183,6 +184,7 @@ class HcloudBalancers:
             )
         self._pending.pop(service.uid, None)
         self._reported.pop(service.uid, None)
+        self._listed.pop(service.uid, None)
 
     async def delete_load_balancer(self, cluster_name: str, name: str) -> None:
         """Delete a load balancer of this cluster by name: one request to find it, one to delete it.
@@ -257,7 +259,7 @@ class HcloudBalancers:
         most = balancer_specs.max_targets(recipe, held)
         servers = balancer_specs.members(service, nodes, held)[: most or None]
         unknown = [word for word in given if ids[word] is None]
-        name = self.get_load_balancer_name(cluster_name, service)
+        name = ann.NAME.read(service) or self.get_load_balancer_name(cluster_name, service)
         unseen = [item for item in (unknown, balancer_specs.status_annotations(service)) if item]
         is_settled = (
             held is not None
@@ -401,7 +403,7 @@ class HcloudBalancers:
     async def _ensure_labels(
         self, cluster_name: str, service: cloud.Service, held: client.Balancer
     ) -> client.Balancer:
-        """Set labels, by which later calls find the load balancer, and the name in the annotation."""
+        """Set the labels, by which later calls find it, and the name of the annotation."""
         name = ann.NAME.read(service) or held.name
         if held.name == name and held.labels.get(SERVICE_UID) == service.uid:
             return held

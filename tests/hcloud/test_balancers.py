@@ -626,7 +626,7 @@ async def test_a_load_balancer_is_renamed_by_a_changed_annotation_only(
         assert listed.name == balancer.get_load_balancer_name(CLUSTER, wanted)
         assert listed.digest == balancer.load_balancer_digest(CLUSTER, wanted, [])
         assert listed.digest != balancer.load_balancer_digest(CLUSTER, named, [])
-        assert balancer.get_load_balancer_name(CLUSTER, named) == "mine"
+        assert balancer.get_load_balancer_name(CLUSTER, named) == "renamed"  # so far
         await harness.in_vain(wanted, [], project=again)
 
         await ensured(balancer, named, [])
