@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from hashlib import sha256
+from ipaddress import ip_address
 from typing import Any, NamedTuple
 
 import msgspec
@@ -147,6 +148,19 @@ def _port(
     )
 
 
+def unused_annotations(service: cloud.Service, recipe: BalancerSpec) -> Sequence[str]:
+    """Return the annotations of a Service that its ports and their health checks do not use."""
+    protocol = ann.PROTOCOL.read(service)
+    unused: list[cloud.ServiceAnnotation[Any]] = []
+    if protocol == "tcp":
+        unused += ann.HTTP_SETTINGS
+    if protocol != "https":
+        unused += ann.HTTPS_SETTINGS
+    if all(port.check.http is None for port in recipe.ports):
+        unused += ann.HTTP_CHECK_SETTINGS
+    return [item.name for item in unused if item.name in service.annotations]
+
+
 def _http(service: cloud.Service, protocol: str, certificates: Sequence[int]) -> Mapping[str, Any]:
     values = {
         "cookie_name": ann.COOKIE_NAME.read(service),
@@ -269,6 +283,11 @@ def _server(node: cloud.Node) -> Iterable[int]:
         yield int(instances.parse_id(node.provider_id))
     except cloud.InvalidArgument:
         return  # not a server of this cloud, or no provider ID yet
+
+
+def is_foreign(node: cloud.Node) -> bool:
+    """Return whether the node's provider ID, if it has one, belongs to no server of this cloud."""
+    return bool(node.provider_id) and not servers([node]) and not has_robot_nodes([node])
 
 
 def has_robot_nodes(nodes: Iterable[cloud.Node]) -> bool:

@@ -11,7 +11,7 @@ raise `RetryAfter`; the next call first reads the results of the pending actions
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ccm import cloud
@@ -64,6 +64,8 @@ class HcloudBalancers:
         """UID of a Service -> reason -> message of the last event; see `_report`."""
         self._listed: dict[str, client.Balancer] = {}
         """UID of a Service -> load balancer in the last listing."""
+        self._foreign_nodes: Collection[str] = ()
+        """UIDs of the nodes whose events `_report_foreign_nodes` has recorded."""
 
     def get_load_balancer_name(self, cluster_name: str, service: cloud.Service) -> str:  # noqa: ARG002 - the UID is unique
         """Return the last listed name, or else the name in the annotation, or the default name.
@@ -108,10 +110,14 @@ class HcloudBalancers:
         """
         refused = await self._read_pending_actions(service)
         recipe = await self._desired_spec(service)
-        self._report_omitted_ports(service)
+        self._report_unused(service, recipe)
+        self._report_foreign_nodes(nodes)
         held = await self._find(service) or await self._find_by_name(service)
         if recipe.public is False:
             _check_reachable(recipe.network is not None, held)
+        if (recipe.private_ip or recipe.subnet) and balancer_specs.needs_attachment(held, recipe):
+            # Before the first write: a load balancer would be created, or lose its network.
+            balancer_specs.check_attachment(recipe, await self._network.read())
         if held is None:
             held = await self._create(cluster_name, service, recipe, nodes)
         held = await self._ensure_labels(cluster_name, service, held)
@@ -141,6 +147,7 @@ class HcloudBalancers:
             Aborted: an action failed, or the cloud refused some targets and accepted the others.
         """
         refused = await self._read_pending_actions(service)
+        self._report_foreign_nodes(nodes)
         held = await self._find(service)
         if held is None:
             raise cloud.NotFound(f"no load balancer for {service.key}")
@@ -437,12 +444,14 @@ class HcloudBalancers:
     ) -> Sequence[int]:
         if most and len(servers) > most:
             self._warn_of_targets(service, f"{most} targets for {len(servers)} nodes")
+        else:
+            self._report(service, names.MAX_TARGETS, "")
         return servers[:most] if most else servers
 
     def _warn_of_targets(self, service: cloud.Service, text: str) -> None:
         advice = f"some nodes get no traffic; set {ann.TYPE.name} to a larger type"
         message = f"target limit of the load balancer reached: {text}; {advice}"
-        self._warn(service.reference, names.MAX_TARGETS, message)
+        self._report(service, names.MAX_TARGETS, message)
 
     async def _run_steps(
         self,
@@ -545,10 +554,23 @@ class HcloudBalancers:
             self._warn(service.reference, reason, message)
         reported[reason] = message
 
-    def _report_omitted_ports(self, service: cloud.Service) -> None:
+    def _report_foreign_nodes(self, nodes: Sequence[cloud.Node]) -> None:
+        """Record an event about each node that cannot be a target because of its provider ID."""
+        foreign = {node.uid: node for node in nodes if balancer_specs.is_foreign(node)}
+        for uid, node in foreign.items():
+            if uid not in self._foreign_nodes:
+                text = f"provider ID {node.provider_id!r} belongs to no server of this cloud"
+                message = f"{text}; load balancers of this cloud send the node no traffic"
+                self._warn(node.reference, names.UNKNOWN_PREFIX, message)
+        self._foreign_nodes = foreign.keys()
+
+    def _report_unused(self, service: cloud.Service, recipe: balancer_specs.BalancerSpec) -> None:
         ports = balancer_specs.omitted_ports(service)
         text = f"{ports} left out: load balancers of this cloud serve TCP ports only"
         self._report(service, names.UNSUPPORTED_PROTOCOL, ports and text)
+        unused = ", ".join(balancer_specs.unused_annotations(service, recipe))
+        text = f"{unused} ignored: not used by the protocol of the ports or of the health check"
+        self._report(service, names.ANNOTATION_IGNORED, unused and text)
 
     # --- actions --------------------------------------------------------------------------------
 
@@ -593,12 +615,11 @@ class HcloudBalancers:
 
     def _check_type(self, service: cloud.Service, held: client.Balancer) -> None:
         kind = held.load_balancer_type
-        if kind.deprecated:
-            self._warn(
-                service.reference,
-                names.TYPE_DEPRECATED,
-                f"load balancer type {kind.name} is deprecated; change {ann.TYPE.name}",
-            )
+        text = kind.deprecation and (
+            f"load balancer type {kind.name} is deprecated, and unavailable after "
+            f"{kind.deprecation.unavailable_after or 'an unknown time'}; change {ann.TYPE.name}"
+        )
+        self._report(service, names.TYPE_DEPRECATED, text or "")
 
     def _check_address(self, service: cloud.Service, held: client.Balancer) -> None:
         if not balancer_specs.has_address(held):

@@ -191,11 +191,17 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     use_private_ip: bool = False
 
 
+class Deprecation(msgspec.Struct, frozen=True):
+    """Announced end of a type; `unavailable_after` is the time from when it cannot be ordered."""
+
+    unavailable_after: str = ""
+
+
 class BalancerType(Named, frozen=True, kw_only=True):
     """Type of a load balancer, with its limits."""
 
     max_targets: int = 0
-    deprecated: str | None = None
+    deprecation: Deprecation | None = None
 
 
 class Algorithm(msgspec.Struct, frozen=True):
@@ -242,10 +248,17 @@ class Route(msgspec.Struct, frozen=True):
     gateway: str
 
 
+class Subnet(msgspec.Struct, frozen=True):
+    """Part of a network from which servers and load balancers get addresses."""
+
+    ip_range: str = ""
+
+
 class Network(Named, frozen=True, kw_only=True):
     """Private network."""
 
     ip_range: str = ""
+    subnets: tuple[Subnet, ...] = ()
     routes: tuple[Route, ...] = ()
     servers: tuple[int, ...] = ()
 

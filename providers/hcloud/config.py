@@ -142,7 +142,7 @@ class Config(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
         ),
     ] = "all"
     server_cache_max_age: Annotated[
-        timedelta, cloud.setting("No effect: see --inventory-max-age.")
+        timedelta, cloud.setting("No effect: see --inventory-max-age.", **_DURATION)
     ] = timedelta(seconds=10)
     metrics_enabled: Annotated[bool, cloud.setting("No effect: see --secure-port.")] = True
     metrics_address: Annotated[str, cloud.setting("No effect: see --secure-port.")] = ":8233"

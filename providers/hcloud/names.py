@@ -55,6 +55,9 @@ TYPE_UNCONFIGURED = "LoadBalancerTypeUnconfigured"
 TYPE_DEPRECATED = "LoadBalancerTypeDeprecated"
 """The type of the load balancer is deprecated."""
 
+UNKNOWN_PREFIX = "UnknownProviderIDPrefix"
+"""A node of a load balancer is no server of this cloud."""
+
 MAX_TARGETS = "MaxTargetsReached"
 """The Service has more nodes than its load balancer may have targets."""
 

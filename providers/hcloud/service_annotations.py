@@ -12,7 +12,6 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from ccm import cloud
-from ccm.base import parsing
 from ccm.base.parsing import parse_digits
 from ccm.cloud.annotations import markdown, truth
 from ccm.model.selectors import BadSelectorError, parse_labels
@@ -40,7 +39,7 @@ def _one_of(*known: str) -> Callable[[str], str]:
 def _seconds(text: str) -> timedelta:
     """Parse a Go duration or, as in the vendor's documentation, a number of seconds."""
     seconds = parse_digits(text, maximum=MAX_DURATION_S)
-    return parsing.parse_duration(text) if seconds is None else timedelta(seconds=seconds)
+    return config.parse_duration(text) if seconds is None else timedelta(seconds=seconds)
 
 
 def _between(shortest: timedelta, longest: timedelta) -> Callable[[str], timedelta]:
@@ -245,6 +244,22 @@ STATUS_CODES = _annotation(
     "HTTP status codes of a healthy target.",
     _codes,
 )
+
+HTTP_SETTINGS = (COOKIE_NAME, COOKIE_LIFETIME, TIMEOUT_IDLE, STICKY)
+"""Annotations without effect on TCP ports."""
+
+HTTPS_SETTINGS = (
+    REDIRECT,
+    CERTIFICATE_TYPE,
+    CERTIFICATES,
+    MANAGED_NAME,
+    MANAGED_DOMAINS,
+    MANAGED_STAGING,
+)
+"""Annotations without effect unless the protocol is https."""
+
+HTTP_CHECK_SETTINGS = (CHECK_DOMAIN, CHECK_PATH, CHECK_TLS, STATUS_CODES)
+"""Annotations without effect on a TCP health check."""
 
 SCHEMA: tuple[cloud.ServiceAnnotation[Any], ...] = tuple(
     value for value in list(vars().values()) if isinstance(value, cloud.ServiceAnnotation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -356,6 +357,127 @@ async def test_a_managed_certificate_is_deleted_even_without_its_annotations(
 
     left = [one["name"] for one in harness.service.cloud.certificates.values()]
     assert left == ["theirs", "ccm-managed-certificate-uid-2"]
+
+
+MANAGED = {
+    "protocol": "https",
+    "certificate_type": "managed",
+    "http_managed_certificate_domains": "example.com",
+}
+
+
+@pytest.mark.row("hcloud-balancer-15")
+@pytest.mark.parametrize("user", ["another Service", "the deleted load balancer"])
+async def test_a_managed_certificate_is_kept_while_another_load_balancer_uses_it(
+    harness: HcloudHarness, user: str
+) -> None:
+    told = Told()
+    borrowed = {"http_certificates": "ccm-managed-certificate-uid-1", "protocol": "https"}
+    async with in_cluster(harness, told, {"HCLOUD_LOAD_BALANCERS_TYPE": "lb11"}) as project:
+        balancer, world = balancer_of(project), harness.service.cloud
+        await ensured(balancer, service("uid-1", **MANAGED), [])
+        if user == "another Service":
+            await ensured(balancer, service("uid-2", **borrowed), [])
+        else:
+            gone, world.load_balancers = world.load_balancers, {}
+            harness.service.script.add(
+                Fault(
+                    operation="DELETE /certificates/*",
+                    code="resource_in_use",
+                    status=422,
+                    count=1,
+                )
+            )
+            with pytest.raises(cloud.RetryAfter):
+                await balancer.ensure_load_balancer_deleted(CLUSTER, service("uid-1"))
+            assert gone
+        await deleted(balancer, service("uid-1", **MANAGED))
+
+    is_kept = user == "another Service"
+    assert [one["labels"][UID] for one in world.load_balancers.values()] == ["uid-2"] * is_kept
+    assert len(world.certificates) == is_kept
+    assert [reason for _, _, reason in told.events] == ["CertificateInUse"] * is_kept
+    assert all("ccm-managed-certificate-uid-1" in message for message in told.messages)
+
+
+@pytest.mark.row("hcloud-balancer-17")
+@pytest.mark.parametrize("when", ["new", "changed"])
+@pytest.mark.parametrize(
+    ("asked", "value"),
+    [
+        ({"private_ipv4": "192.0.2.1"}, "192.0.2.1"),
+        ({"private_subnet_ip_range": "10.0.1.0/24"}, "10.0.1.0/24"),
+    ],
+    ids=str,
+)
+async def test_a_private_address_outside_of_the_network_is_refused_before_any_write(
+    harness: HcloudHarness, asked: dict[str, str], value: str, when: str
+) -> None:
+    nodes = await harness.nodes(1)
+    private = {"use_private_ip": "true"}
+    if when == "changed":
+        await ensured(harness.balancer, service(**private), nodes)
+        only(harness)["private_net"] *= "private_ipv4" in asked
+    before = harness.service.writes
+
+    with pytest.raises(cloud.InvalidArgument, match=f"{value} is not in the network k8s; .*10.0.0"):
+        await ensured(harness.balancer, service(**private, **asked), nodes)
+
+    assert harness.service.writes == before
+
+
+@pytest.mark.row("hcloud-balancer-17")
+@pytest.mark.parametrize(
+    ("asked", "ignored"),
+    [
+        ({"http_status_codes": "2xx", "health_check_port": "80"}, "http-status-codes"),
+        ({"http_cookie_lifetime": "long"}, "http-cookie-lifetime"),
+        ({"protocol": "http", "health_check_http_path": "/x"}, "health-check-http-path"),
+        ({"protocol": "http", "http_redirect_http": "perhaps"}, "http-redirect-http"),
+        ({"certificate_type": "own", "http_certificates": "gone"}, "certificate-type, .*certif"),
+    ],
+    ids=str,
+)
+async def test_values_that_the_protocol_does_not_use_are_ignored_with_one_event(
+    harness: HcloudHarness, asked: dict[str, str], ignored: str
+) -> None:
+    told = Told()
+    async with in_cluster(harness, told, {"HCLOUD_LOAD_BALANCERS_TYPE": "lb11"}) as project:
+        for _ in range(2):
+            await ensured(balancer_of(project), service(**asked), [])
+        assert [reason for _, _, reason in told.events] == ["AnnotationIgnored"]
+        assert re.search(f"{ann.PREFIX}{ignored}", told.messages[0])
+        used = service(protocol="http", health_check_protocol="http", http_status_codes="2??")
+        await ensured(balancer_of(project), used, [])
+    assert len(told.events) == 1
+
+
+@pytest.mark.row("hcloud-balancer-01")
+async def test_targets_that_were_emptied_by_hand_are_repaired_when_the_service_changes(
+    harness: HcloudHarness,
+) -> None:
+    nodes = await harness.nodes(2)
+    await ensured(harness.balancer, service(), nodes)
+    only(harness)["targets"] = []
+
+    await ensured(harness.balancer, service(algorithm_type="least_connections"), nodes)
+
+    assert len(only(harness)["targets"]) == 2
+
+
+@pytest.mark.row("hcloud-balancer-03")
+async def test_all_pending_actions_are_read_whatever_their_number(harness: HcloudHarness) -> None:
+    world, settings = harness.service.cloud, harness.service.settings
+    settings.action_s = 60.0
+    ids = [world.act("x", [], lambda: None)["id"] for _ in range(60)]
+    world.actions[ids[-1]]["status"] = "error"
+    async with client.open_client(harness.url, harness.service.token) as api:
+        before = harness.service.calls.total()
+        found = await api.get_actions(ids)
+
+    assert [one.id for one in found] == ids
+    assert found[-1].status == "error"
+    assert harness.service.calls.total() == before + 2
 
 
 @pytest.mark.row("hcloud-balancer-19")

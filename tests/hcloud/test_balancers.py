@@ -59,6 +59,9 @@ def test_the_annotation_schema_refuses_malformed_values() -> None:
     wrong = [
         *TYPED.items(),
         (ann.COOKIE_LIFETIME, "9" * 14),
+        (ann.COOKIE_LIFETIME, "-5m"),
+        (ann.CHECK_INTERVAL, "-15s"),
+        (ann.CHECK_TIMEOUT, "-1"),
         (ann.CERTIFICATES, "mine, ²"),
         (ann.CHECK_RETRIES, "٣"),
     ]

@@ -40,6 +40,7 @@ def test_a_token_alone_is_enough() -> None:
         ("LB_ALGORITHM_TYPE", "least_connections", "balancers_algorithm_type", "least_connections"),
         ("LB_LOCATION", "", "balancers_location", ""),
         ("ROBOT_ENABLED", "TRUE", "robot_enabled", True),
+        ("SERVER_CACHE_MAX_AGE", "0s", "server_cache_max_age", timedelta(0)),
         ("SOMETHING_NEW", "x", "network", ""),
     ],
 )
@@ -70,6 +71,10 @@ def test_environment_variables_are_parsed(name: str, text: str, field: str, valu
         (
             {"HCLOUD_LOAD_BALANCERS_HEALTH_CHECK_INTERVAL": "15"},
             "HCLOUD_LOAD_BALANCERS_HEALTH_CHECK_INTERVAL",
+        ),
+        (
+            {"HCLOUD_LOAD_BALANCERS_HEALTH_CHECK_TIMEOUT": "-1s"},
+            "HCLOUD_LOAD_BALANCERS_HEALTH_CHECK_TIMEOUT",
         ),
         (
             {"HCLOUD_LOAD_BALANCERS_HEALTH_CHECK_RETRIES": "-1"},

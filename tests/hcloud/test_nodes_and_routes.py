@@ -408,12 +408,14 @@ async def test_a_deprecated_load_balancer_type_emits_an_event(harness: HcloudHar
     told, made = Told(), settled(harness, labels={UID: "uid-1"})
     made["load_balancer_type"] = {
         **made["load_balancer_type"],
-        "deprecated": "2026-01-30T23:50:00Z",
+        "deprecation": {"announced": "2026-01-30T23:50:00Z", "unavailable_after": "2026-06-01"},
     }
     async with in_cluster(harness, told, {}) as project:
-        await ensured(balancer_of(project), service("uid-1"), [])
+        for _ in range(2):
+            await ensured(balancer_of(project), service("uid-1"), [])
 
     assert [reason for _, _, reason in told.events] == [DEPRECATED]
+    assert "lb11 is deprecated, and unavailable after 2026-06-01" in told.messages[0]
 
 
 @pytest.mark.row("hcloud-balancer-12")
