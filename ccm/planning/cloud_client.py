@@ -255,8 +255,9 @@ class RecordingCloudClient(CloudClient):
             return None
         cluster = self.cluster_name
         try:
-            name = self.compute(LoadBalancer.get_load_balancer_name, cluster, service)
+            # In this order: a provider may know from its listing that a load balancer was renamed.
             listing = await self.call(LoadBalancerDigests.list_load_balancers, cluster)
+            name = self.compute(LoadBalancer.get_load_balancer_name, cluster, service)
         except errors.CloudError:
             return None
         return [record for record in listing if record.name == name]
