@@ -82,18 +82,22 @@ def _type_lookups() -> list[tuple[Mapping[str, str], float]]:
     ]
 
 
-_ALIAS = "cloud_controller_manager"
 metrics.ScrapedMetric(
-    f"{_ALIAS}_operations_total", "Operations; see ccm_cloud_calls_total.", is_counter=True
+    "cloud_controller_manager_operations_total",
+    "Operations; see ccm_cloud_calls_total.",
+    ["op"],
+    is_counter=True,
 ).read = _operations
 metrics.ScrapedMetric(
-    f"{_ALIAS}_server_cache_requests_total",
+    "cloud_controller_manager_server_cache_requests_total",
     "Lookups of servers; see ccm_cloud_inventory_lookups_total.",
+    ["subsystem", "mode", "result"],
     is_counter=True,
 ).read = _server_lookups
 metrics.ScrapedMetric(
-    f"{_ALIAS}_load_balancer_type_cache_requests_total",
+    "cloud_controller_manager_load_balancer_type_cache_requests_total",
     "Lookups of load balancer types; all are hits, since a load balancer contains its type.",
+    ["result"],
     is_counter=True,
 ).read = _type_lookups
 

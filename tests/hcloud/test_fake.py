@@ -68,11 +68,9 @@ async def test_every_operation_and_refusal_matches_the_api_document(
     order = {"name": "n", "ip_range": "10.1.0.0/16", "subnets": [subnet]}
     network = (await api.ask("POST /networks", **order))["network"]["id"]
     route = {"destination": "10.1.9.0/24", "gateway": "10.1.0.2"}
-    for path, body in (
-        ("add_route", route),
-        ("delete_route", route),
-    ):
-        await api.ask(f"POST /networks/{network}/actions/{path}", **body)
+    body: dict[str, Any]
+    for path in ("add_route", "delete_route"):
+        await api.ask(f"POST /networks/{network}/actions/{path}", **route)
     for path, body in (("attach_to_network", {"network": network}), ("poweroff", {})):
         await api.ask(f"POST /servers/{number}/actions/{path}", **body)
     await api.ask(f"POST /servers/{number}/actions/poweron")

@@ -89,10 +89,10 @@ def settle(world: HcloudWorld, shape: Mapping[str, Any]) -> None:
     world.service(uid="uid", ports=shape.get("ports", PORTS), finalizers=[F])
     given = shape.get("annotations", {})
     world.annotate(**{key: text.format(certificate=certificate) for key, text in given.items()})
-    body = copy.deepcopy(world.objects["default/web"])
+    web = copy.deepcopy(world.objects["default/web"])
     ingress = [{"ip": address, "ipMode": "VIP"} for address in addresses]
-    body["status"] = {"loadBalancer": {"ingress": ingress}}
-    world.put(body)
+    web["status"] = {"loadBalancer": {"ingress": ingress}}
+    world.put(web)
 
 
 @pytest.mark.row("hcloud-balancer-18")

@@ -172,7 +172,7 @@ def _check(given: Resource) -> Resource:
         return plain
     if plain["protocol"] != "http":
         raise state.invalid("protocol", "must be tcp or http")
-    http = {"domain": None, "path": "/", "tls": False, "status_codes": ["2??", "3??"]}
+    http: Resource = {"domain": None, "path": "/", "tls": False, "status_codes": ["2??", "3??"]}
     http |= given.get("http") or {}
     if not all(re.fullmatch(r"[1-5?*][0-9?*]{0,2}", code) for code in http["status_codes"]):
         raise state.invalid("status_codes", "must be codes such as 2?? or 404")
