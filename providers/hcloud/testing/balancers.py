@@ -297,7 +297,8 @@ def public_interface_change(*, on: bool) -> Change:
         if not on and not balancer["private_net"]:
             code = "load_balancer_not_attached_to_network"
             raise ApiError(code, "load balancer is in no network", status=422)
-        if not on and not all(entry.get("use_private_ip") for entry in balancer["targets"]):
+        servers = [entry for entry in balancer["targets"] if entry["type"] == "server"]
+        if not on and not all(entry.get("use_private_ip") for entry in servers):
             code = "targets_without_use_private_ip"
             raise ApiError(code, "targets use the public IP", status=422)
         balancer["public_net"] = {**balancer["public_net"], "enabled": on}
