@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ccm.testing import fake_api
 
-from . import networks, server, servers
+from . import networks, robot, server, servers
 from .state import ApiError, Call, Settings
 
 NETWORK = "k8s"
@@ -28,6 +28,13 @@ def build_parser() -> argparse.ArgumentParser:
         prints="endpoint and token",
     )
     parser.add_argument("--action-seconds", type=float, default=0.0, help="duration of an action")
+    parser.add_argument(
+        "--robot",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="name of a dedicated server; starts a fake of the Robot web service",
+    )
     return parser
 
 
@@ -54,6 +61,14 @@ def config(endpoint: str, token: str) -> str:
         "HCLOUD_LOAD_BALANCERS_TYPE": "lb11",
     }
     return "".join(f"{name}: {text}\n" for name, text in settings.items())
+
+
+def robot_config(endpoint: str, service: robot.RobotService) -> str:
+    """Return the part of a cloud config for use with the fake of the Robot web service."""
+    return (
+        f"HCLOUD_NETWORK_ROUTES_ENABLED: false\nROBOT_ENABLED: true\nROBOT_ENDPOINT: {endpoint}\n"
+        f'ROBOT_USER: "{service.user}"\nROBOT_PASSWORD: "{service.password}"\n'
+    )
 
 
 def machine_class(token: str) -> str:
@@ -88,9 +103,16 @@ async def run(options: argparse.Namespace) -> None:
         raise SystemExit(
             f"use at most {most} names, as the real API limits the servers of a network: {error}"
         ) from None
-    async with server.serve(service, port=options.port) as endpoint:
+    dedicated = robot.RobotService()
+    for name in options.robot:
+        dedicated.add_server(name)
+    async with (
+        server.serve(service, port=options.port) as endpoint,
+        robot.serve(dedicated) as robot_endpoint,
+    ):
+        more = robot_config(robot_endpoint, dedicated) if options.robot else ""
         papers = {
-            options.config: config(endpoint, service.token),
+            options.config: config(endpoint, service.token) + more,
             options.machine_class: machine_class(service.token),
             options.machine_deployment: machine_deployment(service.token),
         }
