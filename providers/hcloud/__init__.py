@@ -1,13 +1,14 @@
 """The Hetzner Cloud: nodes, load balancers, routes and machines.
 
-Provider ID   hcloud://<server ID>; hcloud://bm-<number>, a Robot server, is recognised and ignored
+Provider ID   hcloud://<server ID>; of a dedicated server hrobot://<number>, formerly hcloud://bm-
 Settings      environment, or cloud config in YAML, see `config`
 Annotations   of Services, see `service_annotations`
 Machines      see `machines`
 
 `client` calls the API and keeps to its rate limit. `instances`, `networks`, `routes`, `balancers`
-with `balancer_specs`, and `machines` implement the interfaces of the SDK. `names` has labels and
-event reasons. `testing` is a fake of the cloud, which the provider does not import.
+with `balancer_specs`, and `machines` implement the interfaces of the SDK. `robot` calls the web
+service of dedicated servers, for `robot_nodes` and `robot_targets`. `names` has labels and event
+reasons. `testing` is a fake of the cloud, which the provider does not import.
 
 `Cloud.account` is empty: the API does not tell the project of a token, and a hash of the token
 would change with each rotation.
@@ -29,6 +30,8 @@ from . import (
     kubermatic,
     machines,
     networks,
+    robot,
+    robot_nodes,
     routes,
     service_annotations,
 )
@@ -82,18 +85,22 @@ async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
     config.log_unusual_settings(settings)
     async with (
         client.open_client(settings.endpoint, settings.token) as api,
+        robot.open_robot(settings) as dedicated,
         machines.open_clients(settings.endpoint) as clients,
     ):
         pods = context.pod_ranges if settings.has_routes else ()
         network = networks.ClusterNetwork(api, settings.network, pods)
         servers = instances.HcloudInstances(api, settings, network)
+        if settings.robot_enabled:
+            servers = robot_nodes.MixedInstances(api, settings, network, dedicated, context.warn)
         offers_balancers, offers_routes = settings.balancers_enabled, settings.has_routes
         yield cloud.Cloud(
             name=instances.SCHEME,
-            foreign_ids=(instances.LEGACY_ROBOT_PREFIX,),
+            schemes=(instances.SCHEME, robot.SCHEME) if dedicated else (),
+            foreign_ids=() if dedicated else (instances.LEGACY_ROBOT_PREFIX,),
             instances=servers,
             inventory=servers,
-            load_balancer=balancers.HcloudBalancers(api, settings, network, context.warn)
+            load_balancer=balancers.HcloudBalancers(api, settings, network, context.warn, dedicated)
             if offers_balancers
             else None,
             routes=routes.HcloudRoutes(api, network, pods, context.warn) if offers_routes else None,

@@ -6,7 +6,7 @@ changes of a load balancer survive; a new load balancer gets the API's defaults.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from hashlib import sha256
 from ipaddress import ip_address
@@ -23,6 +23,10 @@ from . import service_annotations as ann
 DEFAULT_TYPE = "lb11"
 MAX_TARGETS: Mapping[str, int] = {"lb11": 25, "lb21": 75, "lb31": 150}
 """Type -> maximum number of targets; used until the API has reported the limit."""
+
+
+TargetKey = int | str
+"""ID of a server, or IP address of an IP target."""
 
 
 class HealthCheckSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -227,21 +231,21 @@ def _whole_seconds(duration: timedelta | None) -> int | None:
 # --- members ------------------------------------------------------------------------------------
 
 
-def members(
-    service: cloud.Service, nodes: Iterable[cloud.Node], held: client.Balancer | None = None
-) -> Sequence[int]:
-    """Return the IDs of the servers that get traffic: existing targets first, then by ID.
+def members(service: cloud.Service, nodes: Iterable[cloud.Node]) -> Sequence[int]:
+    """Return the IDs of the servers that get traffic.
 
     Raises:
         InvalidArgument: the node selector is malformed.
     """
-    present = target_servers(held) if held else {}
-    return _existing_first(servers(nodes, ann.NODE_SELECTOR.read(service)), present)
+    return sorted(servers(nodes, ann.NODE_SELECTOR.read(service)))
 
 
-def _existing_first(ids: Iterable[int], present: Container[int]) -> Sequence[int]:
-    """Sort servers so that a full load balancer keeps its targets."""
-    return sorted(ids, key=lambda number: (number not in present, number))
+def existing_first(
+    targets: Iterable[TargetKey], held: client.Balancer | None
+) -> Sequence[TargetKey]:
+    """Sort targets so that a full load balancer keeps its targets; otherwise keep their order."""
+    present: set[TargetKey] = {*target_servers(held), *target_ips(held)} if held else set()
+    return sorted(targets, key=lambda target: target not in present)
 
 
 def members_of(
@@ -252,9 +256,9 @@ def members_of(
 ) -> Mapping[int, bool]:
     """Return the wanted members of an existing load balancer.
 
-    The result maps the server ID to whether the server is reached by its private address. Existing
-    targets come before new targets. Invalid annotations do not block an update: existing targets
-    keep their kind of address, and a malformed node selector selects all nodes.
+    The result maps the server ID to whether the server is reached by its private address. Invalid
+    annotations do not block an update: existing targets keep their kind of address, and a malformed
+    node selector selects all nodes.
     """
     present = target_servers(held)
     ways = set(present.values())
@@ -264,7 +268,7 @@ def members_of(
     if len(ways) == 1:
         (private,) = ways
     selected = servers(nodes, ann.read_or_none(service, ann.NODE_SELECTOR))
-    return {number: present.get(number, private) for number in _existing_first(selected, present)}
+    return {number: present.get(number, private) for number in sorted(selected)}
 
 
 def servers(nodes: Iterable[cloud.Node], selector: str | None = None) -> Mapping[int, str]:
@@ -308,9 +312,11 @@ def max_targets(recipe: BalancerSpec, held: client.Balancer | None) -> int:
 # --- request bodies -----------------------------------------------------------------------------
 
 
-def build_target(number: int, *, private: bool | None = None) -> Mapping[str, Any]:
+def build_target(target: TargetKey, *, private: bool | None = None) -> Mapping[str, Any]:
     """Return the request body for a target; `private` is set only to add the target."""
-    order: dict[str, Any] = {"type": "server", "server": {"id": number}}
+    if isinstance(target, str):
+        return {"type": "ip", "ip": {"ip": target}}
+    order: dict[str, Any] = {"type": "server", "server": {"id": target}}
     return order if private is None else {**order, "use_private_ip": private}
 
 
@@ -366,7 +372,9 @@ def _plain(value: Any) -> Any:
 # --- digests ------------------------------------------------------------------------------------
 
 
-def desired_digest(name: str, recipe: BalancerSpec, servers: Sequence[int], *more: object) -> str:
+def desired_digest(
+    name: str, recipe: BalancerSpec, targets: Sequence[TargetKey], *more: object
+) -> str:
     """Return the digest of a wanted load balancer that does not exist, or needs changes.
 
     `more` has properties that the API does not return for a load balancer.
@@ -380,8 +388,8 @@ def desired_digest(name: str, recipe: BalancerSpec, servers: Sequence[int], *mor
         first_set(recipe.public, True),
         networks,
         _sorted(ports),
-        sorted((item, recipe.private_targets) for item in servers),
-        [],
+        sorted((item, recipe.private_targets) for item in targets if isinstance(item, int)),
+        sorted(item for item in targets if isinstance(item, str)),
         *[item for item in (recipe.private_ip, dict(recipe.dns), *more) if item],
     ]
     return _digest(shown)
@@ -398,7 +406,7 @@ def actual_digest(held: client.Balancer, network: int | None) -> str:
         [] if network is None else joined,
         _sorted(held.services),
         sorted(target_servers(held).items()),
-        sorted(str(item.ip) for item in held.targets if item.type == "ip"),
+        sorted(target_ips(held)),
     ]
     return _digest(shown)
 
@@ -419,6 +427,11 @@ def target_servers(held: client.Balancer) -> dict[int, bool]:
         for entry in held.targets
         if entry.type == "server" and entry.server
     }
+
+
+def target_ips(held: client.Balancer) -> list[str]:
+    """Return the addresses of the IP targets."""
+    return [entry.ip["ip"] for entry in held.targets if entry.type == "ip" and entry.ip]
 
 
 # --- status -------------------------------------------------------------------------------------
@@ -469,10 +482,12 @@ class BalancerAction(NamedTuple):
     interrupts: bool = False
 
     @property
-    def server(self) -> int | None:
-        """ID of the server that the action adds or removes as a target."""
-        server = (self.order or {}).get("server")
-        return server and int(server["id"])
+    def server(self) -> TargetKey | None:
+        """ID or IP address of the server that the action adds or removes as a target."""
+        order = self.order or {}
+        if order.get("type") == "ip":
+            return str(order["ip"]["ip"])
+        return order.get("server") and int(order["server"]["id"])
 
 
 REREAD_ACTIONS = frozenset(
@@ -489,7 +504,7 @@ REREAD_ACTIONS = frozenset(
 
 
 def plan_steps(
-    held: client.Balancer, recipe: BalancerSpec, servers: Sequence[int], *, keep_ips: bool
+    held: client.Balancer, recipe: BalancerSpec, targets: Sequence[TargetKey]
 ) -> list[BalancerAction]:
     """Return all necessary actions, one for each change: the API cannot combine changes.
 
@@ -510,7 +525,8 @@ def plan_steps(
         ]
         held = msgspec.structs.replace(held, targets=stay)
     switches = recipe.public not in (None, held.public_net.enabled)
-    if switches and servers and not (recipe.public or recipe.private_targets):
+    has_servers = any(isinstance(target, int) for target in targets)
+    if switches and has_servers and not (recipe.public or recipe.private_targets):
         raise cloud.InvalidArgument(
             f"{ann.DISABLE_PUBLIC_NETWORK.name}: targets are reached through the public interface; "
             f"set {ann.USE_PRIVATE_IP.name} to true"
@@ -523,7 +539,7 @@ def plan_steps(
         *leaving,
         *moves,
         *_ports(held, recipe),
-        *plan_target_steps(held, dict.fromkeys(servers, recipe.private_targets), keep_ips=keep_ips),
+        *plan_target_steps(held, dict.fromkeys(targets, recipe.private_targets)),
         *(disabling if switches and not recipe.public else ()),
     ]
 
@@ -548,7 +564,7 @@ def plan_release(
     stay = sorted({entry.listen_port for entry in held.services} - set(ours))
     steps = [BalancerAction("delete_service", {"listen_port": port}) for port in sorted(ours)]
     if not stay:
-        gone = sorted(target_servers(held))
+        gone: list[TargetKey] = [*sorted(target_servers(held)), *target_ips(held)]
         steps += [BalancerAction("remove_target", build_target(entry)) for entry in gone]
     return steps, stay
 
@@ -623,7 +639,7 @@ def _ports(held: client.Balancer, recipe: BalancerSpec) -> Iterator[BalancerActi
 
 
 def plan_target_steps(
-    held: client.Balancer, wanted: Mapping[int, bool], *, keep_ips: bool
+    held: client.Balancer, wanted: Mapping[TargetKey, bool]
 ) -> Iterator[BalancerAction]:
     """Yield the steps that change the targets.
 
@@ -632,18 +648,20 @@ def plan_target_steps(
 
     Args:
         held: the existing load balancer.
-        wanted: ID of each server -> whether it is reached by its private address.
-        keep_ips: whether IP targets stay.
+        wanted: each target -> whether a server is reached by its private address.
     """
     present = target_servers(held)
     for number in sorted(present.keys() - wanted.keys()):
         yield BalancerAction("remove_target", build_target(number))
-    for entry in held.targets:
-        if entry.type == "ip" and not keep_ips:
-            yield BalancerAction("remove_target", {"type": "ip", "ip": entry.ip})
-    for number in sorted(wanted.keys() - present.keys()):
+    ips = target_ips(held)
+    for address in [ip for ip in ips if ip not in wanted]:
+        yield BalancerAction("remove_target", build_target(address))
+    for address in sorted(key for key in wanted if isinstance(key, str) and key not in ips):
+        yield BalancerAction("add_target", build_target(address))
+    numbers = sorted(key for key in wanted if isinstance(key, int))
+    for number in [number for number in numbers if number not in present]:
         yield BalancerAction("add_target", build_target(number, private=wanted[number]))
-    for number in sorted(wanted.keys() & present.keys()):
+    for number in [number for number in numbers if number in present]:
         if present[number] != wanted[number]:
             target = build_target(number, private=wanted[number])
             yield BalancerAction("remove_target", build_target(number), interrupts=True)

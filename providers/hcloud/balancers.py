@@ -19,8 +19,9 @@ from ccm.base import log
 from ccm.base.parsing import parse_digits
 from ccm.cloud.helpers import label_value
 
-from . import balancer_specs, client, config, names, networks
+from . import balancer_specs, client, config, names, networks, robot, robot_targets
 from . import service_annotations as ann
+from .balancer_specs import TargetKey
 from .names import ADOPTED, CLUSTER, SERVICE_UID
 
 RETRY_S = 1.0
@@ -51,14 +52,16 @@ class HcloudBalancers:
         settings: config.Config,
         network: networks.ClusterNetwork,
         warn: names.Warn,
+        robot: robot.RobotClient | None = None,
     ) -> None:
         self._api = api
         self._settings = settings
         self._network = network
         self._warn = warn
-        self._pending: dict[str, dict[int, int | None]] = {}
-        """UID of a Service -> ID of each action that ran at the last read -> ID of the server that
-        the action adds or removes as a target; None = the action concerns no target.
+        self._ip_targets = robot_targets.RobotTargets(settings, robot, warn)
+        self._pending: dict[str, dict[int, TargetKey | None]] = {}
+        """UID of a Service -> ID of each action that ran at the last read -> the target that the
+        action adds or removes; None = the action concerns no target.
         """
         self._reported: dict[str, dict[str, str]] = {}
         """UID of a Service -> reason -> message of the last event; see `_report`."""
@@ -118,14 +121,17 @@ class HcloudBalancers:
         if (recipe.private_ip or recipe.subnet) and balancer_specs.needs_attachment(held, recipe):
             # Before the first write: a load balancer would be created, or lose its network.
             balancer_specs.check_attachment(recipe, await self._network.read())
+        targets = await self._ip_targets.add(
+            balancer_specs.members(service, nodes),
+            *(service, nodes, held),
+            private=recipe.private_targets,
+        )
         if held is None:
-            held = await self._create(cluster_name, service, recipe, nodes)
+            held = await self._create(cluster_name, service, recipe, targets)
         held = await self._ensure_labels(cluster_name, service, held)
         most = balancer_specs.max_targets(recipe, held)
-        selected = balancer_specs.members(service, nodes, held)
-        servers = self._limit_targets(service, selected, most)
-        keep_ips = self._keeps_ips(nodes)
-        steps = balancer_specs.plan_steps(held, recipe, servers, keep_ips=keep_ips)
+        targets = self._limit_targets(service, targets, most)
+        steps = balancer_specs.plan_steps(held, recipe, targets)
         held = await self._run_steps(service, held, steps, refused)
         self._check_address(service, held)
         self._check_type(service, held)
@@ -152,10 +158,10 @@ class HcloudBalancers:
         if held is None:
             raise cloud.NotFound(f"no load balancer for {service.key}")
         servers = balancer_specs.members_of(held, service, nodes, self._settings)
-        kept = self._limit_targets(service, list(servers), held.load_balancer_type.max_targets)
-        wanted = {number: servers[number] for number in kept}
-        keep_ips = self._keeps_ips(nodes)
-        steps = list(balancer_specs.plan_target_steps(held, wanted, keep_ips=keep_ips))
+        targets = await self._ip_targets.add(servers, service, nodes, held, private=None)
+        kept = self._limit_targets(service, targets, held.load_balancer_type.max_targets)
+        wanted = {key: isinstance(key, int) and servers[key] for key in kept}
+        steps = list(balancer_specs.plan_target_steps(held, wanted))
         await self._run_steps(service, held, steps, refused)
         _check_refused(refused, nodes)
 
@@ -262,9 +268,11 @@ class HcloudBalancers:
         recipe = balancer_specs.desired_spec(
             service, self._settings, network=self._network.known_id, certificates=numbers
         )
-        held, keep_ips = self._listed.get(service.uid), self._keeps_ips(nodes)
+        held = self._listed.get(service.uid)
+        ips, _ = self._ip_targets.ips(service, nodes, held, private=recipe.private_targets)
+        all_targets: list[TargetKey] = [*balancer_specs.members(service, nodes), *ips]
         most = balancer_specs.max_targets(recipe, held)
-        servers = balancer_specs.members(service, nodes, held)[: most or None]
+        targets = balancer_specs.existing_first(all_targets, held)[: most or None]
         unknown = [word for word in given if ids[word] is None]
         name = ann.NAME.read(service) or self.get_load_balancer_name(cluster_name, service)
         unseen = [item for item in (unknown, balancer_specs.status_annotations(service)) if item]
@@ -272,11 +280,11 @@ class HcloudBalancers:
             held is not None
             and held.name == name
             and not unseen
-            and not balancer_specs.plan_steps(held, recipe, servers, keep_ips=keep_ips)
+            and not balancer_specs.plan_steps(held, recipe, targets)
         )
         if held is not None and is_settled:
             return balancer_specs.actual_digest(held, recipe.network)
-        return balancer_specs.desired_digest(name, recipe, servers, *unseen)
+        return balancer_specs.desired_digest(name, recipe, targets, *unseen)
 
     # --- finding --------------------------------------------------------------------------------
 
@@ -349,7 +357,7 @@ class HcloudBalancers:
         cluster_name: str,
         service: cloud.Service,
         recipe: balancer_specs.BalancerSpec,
-        nodes: Sequence[cloud.Node],
+        targets: Sequence[TargetKey],
     ) -> client.Balancer:
         place = self._placement(service)
         if not place:
@@ -358,12 +366,11 @@ class HcloudBalancers:
                 "HCLOUD_LOAD_BALANCERS_LOCATION for all Services"
             )
         most = balancer_specs.max_targets(recipe, None)
-        servers = balancer_specs.members(service, nodes)[: most or None]
         order = {
             "name": _first_name(service),
             "labels": self._labels(cluster_name, service),
             **place,
-            **_build_order(recipe, servers),
+            **_build_order(recipe, targets[: most or None]),
         }
         try:
             created, action = await self._create_with_fallback(order)
@@ -436,12 +443,9 @@ class HcloudBalancers:
             )
         return marked
 
-    def _keeps_ips(self, nodes: Sequence[cloud.Node]) -> bool:
-        return self._settings.robot_enabled or balancer_specs.has_robot_nodes(nodes)
-
     def _limit_targets(
-        self, service: cloud.Service, servers: Sequence[int], most: int
-    ) -> Sequence[int]:
+        self, service: cloud.Service, servers: Sequence[TargetKey], most: int
+    ) -> Sequence[TargetKey]:
         if most and len(servers) > most:
             self._warn_of_targets(service, f"{most} targets for {len(servers)} nodes")
         else:
@@ -458,7 +462,7 @@ class HcloudBalancers:
         service: cloud.Service,
         held: client.Balancer,
         steps: Sequence[balancer_specs.BalancerAction],
-        refused: dict[int, str],
+        refused: dict[TargetKey, str],
     ) -> client.Balancer:
         """Run the steps, except for refused targets, and return the resulting load balancer.
 
@@ -469,7 +473,7 @@ class HcloudBalancers:
             service: Service of the load balancer.
             held: the load balancer before the steps.
             steps: actions, in order.
-            refused: server ID -> reason; newly refused servers are added to this mapping.
+            refused: target -> reason; newly refused targets are added to this mapping.
         """
         is_blocked = bool(refused)
         for step in steps:
@@ -575,7 +579,7 @@ class HcloudBalancers:
     # --- actions --------------------------------------------------------------------------------
 
     def _track_action(
-        self, service: cloud.Service, action: client.Action, server: int | None = None
+        self, service: cloud.Service, action: client.Action, server: TargetKey | None = None
     ) -> None:
         _check(action)
         if action.status == "running":
@@ -586,15 +590,15 @@ class HcloudBalancers:
             text = f"the load balancer of {service.key} is being changed ({number} actions running)"
             raise cloud.RetryAfter(text, seconds=RETRY_S)
 
-    async def _read_pending_actions(self, service: cloud.Service) -> dict[int, str]:
+    async def _read_pending_actions(self, service: cloud.Service) -> dict[TargetKey, str]:
         """Read the results of pending actions: one request, if there are any.
 
         Returns:
-            Server ID -> reason why the server was refused as a target. The next steps skip these
-            servers: another attempt would lock the load balancer, and delay the other targets.
+            Target -> reason why it was refused. The next steps skip these targets: another attempt
+            would lock the load balancer, and delay the other targets.
         """
         noted = self._pending.get(service.uid)
-        refused: dict[int, str] = {}
+        refused: dict[TargetKey, str] = {}
         if not noted:
             return refused
         actions = await self._api.get_actions(list(noted))
@@ -650,21 +654,26 @@ def _check(action: client.Action) -> None:
 
 
 def _check_refused(
-    refused: Mapping[int, str], nodes: Sequence[cloud.Node], status: cloud.Status | None = None
+    refused: Mapping[TargetKey, str],
+    nodes: Sequence[cloud.Node],
+    status: cloud.Status | None = None,
 ) -> None:
     """Raise `Aborted`, carrying the status, if targets were refused."""
     if refused:
-        names = balancer_specs.servers(nodes)
+        names = {entry.address: node.name for node in nodes for entry in node.addresses}
+        names |= {str(number): name for number, name in balancer_specs.servers(nodes).items()}
         details = "; ".join(
-            f"node {names.get(number, 'unknown')} (server {number}): {reason}"
-            for number, reason in sorted(refused.items())
+            f"node {names.get(str(target), 'unknown')} (server {target}): {reason}"
+            for target, reason in sorted(refused.items(), key=str)
         )
         raise cloud.Aborted(
             f"targets refused by the cloud: {details}; correct provider ID or network of the nodes"
         ).carrying(status)
 
 
-def _build_order(recipe: balancer_specs.BalancerSpec, servers: Sequence[int]) -> Mapping[str, Any]:
+def _build_order(
+    recipe: balancer_specs.BalancerSpec, servers: Sequence[TargetKey]
+) -> Mapping[str, Any]:
     """Return the request body that creates a load balancer, with all that one request can set."""
     order: dict[str, Any] = {
         "load_balancer_type": recipe.type or balancer_specs.DEFAULT_TYPE,

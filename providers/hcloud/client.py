@@ -308,7 +308,7 @@ N = TypeVar("N", bound=Named)
 L = TypeVar("L", bound=Labelled)
 
 
-def _refusal(body: bytes) -> rest.Refusal:
+def parse_refusal(body: bytes) -> rest.Refusal:
     """Parse an error response; the message includes the invalid fields."""
     error = msgspec.json.decode(body, type=_ErrorResponse).error
     details = error.get("details")
@@ -436,7 +436,7 @@ async def open_client(endpoint: str, token: str) -> AsyncIterator[Client]:
     """Open a client with its own connection pool and its own rate limiter."""
     async with rest.open_client(
         endpoint,
-        refusal=_refusal,
+        refusal=parse_refusal,
         codes=CODES,
         authorization=f"Bearer {token}",
         timeout_s=15.0,  # as in hcloud-cloud-controller-manager

@@ -18,6 +18,7 @@ from ccm.base.parsing import parse_url
 from ccm.cloud.settings import fields_of, unwrap
 
 ENDPOINT = "https://api.hetzner.cloud/v1"
+ROBOT_ENDPOINT = "https://robot-ws.your-server.de"
 
 TOKEN_LENGTH = 64
 """Length of the API tokens that the cloud has issued so far."""
@@ -147,21 +148,33 @@ class Config(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
     metrics_enabled: Annotated[bool, cloud.setting("No effect: see --secure-port.")] = True
     metrics_address: Annotated[str, cloud.setting("No effect: see --secure-port.")] = ":8233"
     robot_enabled: Annotated[
-        bool, cloud.setting("The cluster has Robot servers; they are recognised and ignored.")
+        bool,
+        cloud.setting(
+            "The cluster has dedicated servers (Robot). The other settings of Robot have an effect "
+            "only with this one. Without credentials, dedicated servers are only targets of load "
+            "balancers."
+        ),
     ] = False
-    robot_user: Annotated[str, cloud.setting("No effect.", secret=True, file="ROBOT_USER_FILE")] = (
-        ""
-    )
-    robot_password: Annotated[
-        str, cloud.setting("No effect.", secret=True, file="ROBOT_PASSWORD_FILE")
+    robot_endpoint: Annotated[
+        str,
+        cloud.setting("URL of Robot's API.", parse=parse_url, expects="look like https://host"),
+    ] = ROBOT_ENDPOINT
+    robot_user: Annotated[
+        str, cloud.setting("User of Robot's API.", secret=True, file="ROBOT_USER_FILE")
     ] = ""
-    robot_cache_timeout: Annotated[timedelta, cloud.setting("No effect.", **_DURATION)] = timedelta(
-        minutes=5
-    )
-    robot_rate_limit_wait_time: Annotated[timedelta, cloud.setting("No effect.", **_DURATION)] = (
-        timedelta(0)
-    )
-    robot_forward_internal_ips: Annotated[bool, cloud.setting("No effect.")] = True
+    robot_password: Annotated[
+        str, cloud.setting("Password of that user.", secret=True, file="ROBOT_PASSWORD_FILE")
+    ] = ""
+    robot_cache_timeout: Annotated[
+        timedelta, cloud.setting("Maximum age of the list of servers; 0 = 5m.", **_DURATION)
+    ] = timedelta(minutes=5)
+    robot_rate_limit_wait_time: Annotated[
+        timedelta,
+        cloud.setting("Pause after Robot's rate limit was exceeded, at least 30s.", **_DURATION),
+    ] = timedelta(0)
+    robot_forward_internal_ips: Annotated[
+        bool, cloud.setting("Keep the internal addresses that the kubelet reports.")
+    ] = True
 
     @classmethod
     def contradictions(cls, values: Mapping[str, Any]) -> Sequence[str]:
@@ -172,8 +185,14 @@ class Config(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
                 "HCLOUD_LOAD_BALANCERS_LOCATION conflicts with "
                 "HCLOUD_LOAD_BALANCERS_NETWORK_ZONE; remove one of the two"
             )
-        if bool(values["robot_user"]) != bool(values["robot_password"]):
-            messages.append("ROBOT_USER and ROBOT_PASSWORD: only one is set; set both or none")
+        user, password = values["robot_user"], values["robot_password"]
+        if bool(user) != bool(password):
+            absent, given = ("PASSWORD", "USER") if user else ("USER", "PASSWORD")
+            messages.append(f"ROBOT_{absent} is missing; set it, or remove ROBOT_{given}")
+        if ":" in (user or ""):
+            messages.append(
+                "ROBOT_USER is invalid (hidden because it is a secret); it must not contain a colon"
+            )
         has_routes = values["network"] and values["network_routes_enabled"] is not False
         if values["robot_enabled"] and has_routes:
             messages.append(
@@ -194,7 +213,10 @@ def settings_without_effect(settings: Config) -> Sequence[str]:
     return [
         setting.encode_name
         for setting in fields_of(Config)
-        if unwrap(setting.type)[1]["description"].startswith("No effect")
+        if (
+            unwrap(setting.type)[1]["description"].startswith("No effect")
+            or (setting.name.startswith("robot_") and not settings.robot_enabled)
+        )
         and getattr(settings, setting.name) != getattr(plain, setting.name)
     ]
 

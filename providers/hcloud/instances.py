@@ -1,7 +1,7 @@
 """Instances and inventory of the Hetzner Cloud.
 
 Dedicated servers (Robot) may be nodes of the same cluster. Their provider IDs begin with
-`hrobot://`, formerly with `hcloud://bm-`. The provider recognises them and ignores them.
+`hrobot://`, formerly with `hcloud://bm-`. See `robot_nodes`.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ def parse_id(provider_id: str) -> str:
     """
     if ROBOT_PATTERN.fullmatch(provider_id):
         raise cloud.InvalidArgument(
-            f"provider ID {provider_id!r} belongs to a dedicated server (Robot), which is ignored"
+            f"provider ID {provider_id!r} is not of a server of the cloud; dedicated servers "
+            "(Robot) have hrobot://<number>, and need ROBOT_USER and ROBOT_PASSWORD"
         )
     number = cloud.parse_provider_id(provider_id, SCHEME)
     if not _ID.fullmatch(number):

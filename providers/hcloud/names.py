@@ -31,6 +31,21 @@ VOLUME_INDEX = "kube-ccm/volume"
 Warn = Callable[[cloud.ObjectReference, str, str], None]
 """Type of `cloud.Context.warn`."""
 
+INSTANCE_LOOKUP_FAILED = "InstanceLookupFailed"
+"""Several servers have the name of the node."""
+
+POSSIBLE_NODE_DELETION = "PossibleNodeDeletion"
+"""The dedicated server of the node has another name."""
+
+MISCONFIGURED_INTERNAL_IP = "MisconfiguredInternalIP"
+"""An internal address that the kubelet reported was dropped."""
+
+SERVER_NOT_FOUND = "ServerNotFound"
+"""The dedicated server of the node has no known public address for a target."""
+
+INTERNAL_IP_NOT_CONFIGURED = "InternalIPNotConfigured"
+"""The node of a dedicated server has no internal address for a target."""
+
 BALANCER_ADOPTED = "LoadBalancerAdopted"
 """An existing load balancer with the name that the Service asks for was adopted."""
 

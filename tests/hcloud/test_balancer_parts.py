@@ -178,16 +178,14 @@ IP = {"type": "ip", "ip": {"ip": "192.0.2.7"}}
 
 
 @pytest.mark.row("hcloud-balancer-13", "hcloud-node-05")
-@pytest.mark.parametrize("kept", ["nobody", "robot_enabled", "robot_node"])
+@pytest.mark.parametrize("kept", ["nobody", "robot_node"])
 async def test_ip_targets_are_kept_only_where_robot_servers_are_in_use(
     harness: HcloudHarness, kept: str
 ) -> None:
     settled(harness, labels={UID: "uid-1"}, targets=[IP])
     robot = node("bm", provider_id="hcloud://bm-42")
-    switches = {"ROBOT_ENABLED": "true", "HCLOUD_NETWORK_ROUTES_ENABLED": "false"}
-    async with opened(harness, **(switches if kept == "robot_enabled" else {})) as project:
-        members = [robot] if kept == "robot_node" else []
-        await ensured(balancer_of(project), service("uid-1"), members)
+    members = [robot] if kept == "robot_node" else []
+    await ensured(harness.balancer, service("uid-1"), members)
 
     assert len(only(harness)["targets"]) == int(kept != "nobody")
 

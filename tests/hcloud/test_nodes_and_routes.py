@@ -433,9 +433,9 @@ async def test_nodes_beyond_the_target_limit_emit_an_event(harness: HcloudHarnes
         del told.events[:]
         await balancer_of(project).update_load_balancer(CLUSTER, service(), nodes[:20])
         assert told.events == []
-        only(harness)["targets"] = [{"type": "ip", "ip": {"ip": "192.0.2.1"}}, *members[:19]]
-        robot = node("bm", provider_id="hrobot://1")
-        await balancer_of(project).update_load_balancer(CLUSTER, service(), [*nodes[:20], robot])
+        uncounted = {"type": "label_selector", "label_selector": {"selector": "a=b"}}
+        only(harness)["targets"] = [uncounted, *members[:19]]
+        await balancer_of(project).update_load_balancer(CLUSTER, service(), nodes[:20])
 
     assert told.events == [("Service", service().name, FULL)]
     assert "too many targets" in told.messages[-1]  # the cloud's word, for we left room
@@ -543,17 +543,21 @@ async def test_settings_without_effect_are_logged(
 @pytest.mark.row("hcloud-config-04")
 def test_the_settings_table_marks_those_without_effect() -> None:
     words = {one.name for one in table(config.Config) if one.help.startswith("No effect")}
-    changed = dict.fromkeys(words, "true") | {
-        "HCLOUD_SERVER_CACHE_MODE": "one",
-        "HCLOUD_SERVER_CACHE_MAX_AGE": "1s",
-        "HCLOUD_METRICS_ENABLED": "false",
+    robot = {
+        "ROBOT_ENDPOINT": "http://robot.example.com",
+        "ROBOT_USER": "me",
+        "ROBOT_PASSWORD": "s3cret",
         "ROBOT_CACHE_TIMEOUT": "1s",
         "ROBOT_RATE_LIMIT_WAIT_TIME": "1s",
         "ROBOT_FORWARD_INTERNAL_IPS": "false",
     }
-    given = cloud.Context(environ={"HCLOUD_TOKEN": "t", **changed})
-
-    assert (
-        set(config.settings_without_effect(given.settings(config.Config, environment=True)))
-        == words
-    )
+    changed = dict.fromkeys(words, "true") | {
+        "HCLOUD_SERVER_CACHE_MODE": "one",
+        "HCLOUD_SERVER_CACHE_MAX_AGE": "1s",
+        "HCLOUD_METRICS_ENABLED": "false",
+        **robot,
+    }
+    for enabled, without in (("false", words | robot.keys()), ("true", words)):
+        environ = {"HCLOUD_TOKEN": "t", "ROBOT_ENABLED": enabled, **changed}
+        given = cloud.Context(environ=environ).settings(config.Config, environment=True)
+        assert set(config.settings_without_effect(given)) == without
