@@ -15,7 +15,7 @@ GUIDE = ROOT / "providers" / "hcloud" / "README.md"
 _BEGIN, _END = f"<!-- comparison: {GENERATED} -->\n", "<!-- end of the comparison -->"
 _BUILT = "built"
 
-_OURS = {"HCLOUD_LOAD_BALANCERS_ADOPT_BY_NAME"}
+_OURS = {"HCLOUD_LOAD_BALANCERS_ADOPT_BY_NAME", "ROBOT_ENDPOINT"}
 """Settings that the vendor's manager lacks."""
 
 _SECONDS = "differs: a number of seconds is valid too, as the vendor documents it; no negative one"
@@ -43,6 +43,7 @@ _VARIABLES: Mapping[str, str] = {
     "HCLOUD_TOKEN": "built; files named by `HCLOUD_TOKEN_FILE` and the like are reloaded",
     "HCLOUD_NETWORK": "differs: a missing network fails the calls that need it, not the start",
     "HCLOUD_LOAD_BALANCERS_PRIVATE_SUBNET_IP_RANGE": _ATTACHED,
+    "ROBOT_RATE_LIMIT_WAIT_TIME": "differs: after other errors, calls to Robot pause too",
 }
 
 _FLAGS: Mapping[str, str] = {
@@ -63,8 +64,6 @@ _METRICS: Mapping[str, str] = {
     "a load balancer contains its type",
 }
 
-_ROBOT = "left out: Robot servers are ignored"
-
 _EVENTS: Mapping[str, str] = {
     names.TYPE_UNCONFIGURED: "differs: when a load balancer is created, not at each reconcile",
     names.TYPE_DEPRECATED: "differs: once, not at each reconcile",
@@ -72,11 +71,11 @@ _EVENTS: Mapping[str, str] = {
     names.UNKNOWN_PREFIX: "differs: once per node, not for each Service",
     names.MAX_TARGETS: "differs: about the Service, once per number of nodes, not about each node",
     names.CLUSTER_CIDR: _BUILT,
-    "ServerNotFound": _ROBOT,
-    "InternalIPNotConfigured": _ROBOT,
-    "InstanceLookupFailed": _ROBOT,
-    "PossibleNodeDeletion": _ROBOT,
-    "MisconfiguredInternalIP": _ROBOT,
+    names.SERVER_NOT_FOUND: _BUILT,
+    names.INTERNAL_IP_NOT_CONFIGURED: _BUILT,
+    names.INSTANCE_LOOKUP_FAILED: _BUILT,
+    names.POSSIBLE_NODE_DELETION: "differs: the node is kept",
+    names.MISCONFIGURED_INTERNAL_IP: _BUILT,
 }
 
 
@@ -114,7 +113,7 @@ def _variables() -> Iterator[tuple[str, str]]:
         reason = item.help.removeprefix("No effect").removeprefix(":").strip(" .")
         status = _VARIABLES.get(item.name, _BUILT)
         if item.help.startswith("No effect"):
-            status = f"left out: {reason}" if reason else _ROBOT
+            status = f"left out: {reason}"
         yield item.name, status
 
 

@@ -77,6 +77,10 @@ def test_settings_of_the_hcloud_guide_are_valid(tmp_path: Path) -> None:
 
     given = cloud.Context(config=text).settings(hcloud_config.Config, environment=True)
     assert (given.network, given.balancers_location, given.has_routes) == ("k8s", "fsn1", True)
+    (robot,) = [one for one in blocks("hcloud") if "ROBOT_USER" in one]
+    both = yaml.safe_dump({**yaml.safe_load(text), **robot}).encode()
+    given = cloud.Context(config=both).settings(hcloud_config.Config, environment=True)
+    assert (given.robot_user, given.has_routes) == ("#ws+abcdef12", False)
     taken = cloud.Context(config=content, environ=environment)
     assert taken.settings(hcloud_config.Config, environment=True).balancers_location == "x"
     guide = (FOLDERS["hcloud"] / "README.md").read_text()
