@@ -13,7 +13,8 @@ import msgspec
 
 from ccm import cloud
 from ccm.cloud import rest
-from providers.hcloud import balancers, client, config, networks
+from providers.hcloud import balancers, client, config, networks, robot
+from providers.hcloud.testing import robot as fake_robot
 from providers.hcloud.testing import server
 from providers.hcloud.testing.state import ApiError, Call, Handler
 from tests.hcloud.harness import HcloudHarness
@@ -54,7 +55,7 @@ class InProcessHttp:
         try:
             _, answer = handler(self._cloud, Call(id=number, query=given, body=body))
         except ApiError as error:
-            refusal = client._refusal(msgspec.json.encode(error.body))
+            refusal = client.parse_refusal(msgspec.json.encode(error.body))
             kind: Any = client.CODES[error.code]
             text = f"{method} {plain}: {refusal.code}: {refusal.message}"
             is_brief = issubclass(kind, cloud.RetryAfter)
@@ -70,13 +71,35 @@ class InProcessHttp:
         raise AssertionError(f"the fake has no {method} {path}")
 
 
+class InProcessRobot:
+    """Stands for `rest.RestClient` of the Robot web service."""
+
+    get = rest.RestClient.get
+
+    def __init__(self, service: fake_robot.RobotService) -> None:
+        self._service = service
+        self.calls: Counter[str] = Counter()
+
+    async def request(self, method: str, path: str, *, query: object = None) -> bytes:
+        await asyncio.sleep(0)
+        assert (method, query) == ("GET", None)
+        self.calls[path] += 1
+        assert path == "/server", "load balancers need the listing only"
+        return msgspec.json.encode([{"server": one} for one in self._service.servers.values()])
+
+
 class HcloudWorld(World):
-    """A cluster whose Services have load balancers in a fake of the Hetzner Cloud."""
+    """A cluster whose Services have load balancers in a fake of the Hetzner Cloud.
+
+    With `ROBOT_ENABLED` there are dedicated servers too; with `ROBOT_USER` their listing is read.
+    """
 
     def __init__(self, **environ: str) -> None:
         super().__init__()
         self.fake = HcloudHarness(server.Service(), "")
         self.http = InProcessHttp(self.fake.service)
+        self.robots = fake_robot.RobotService()
+        self.robot_http = InProcessRobot(self.robots)
         api = client.Client(self.http)  # type: ignore[arg-type]
         given = cloud.Context(environ={**self.fake.environ(), "HCLOUD_ENDPOINT": "", **environ})
         settings = given.settings(config.Config, environment=True)
@@ -85,7 +108,9 @@ class HcloudWorld(World):
         def warn(about: cloud.ObjectReference, reason: str, message: str) -> None:
             self.event(about, "Warning", reason, message)
 
-        balancer = balancers.HcloudBalancers(api, settings, network, warn)
+        listing = robot.RobotClient(self.robot_http, cache_s=300.0, wait_s=30.0)  # type: ignore[arg-type]
+        dedicated = listing if settings.robot_user else None
+        balancer = balancers.HcloudBalancers(api, settings, network, warn, dedicated)
         self.cloud = cloud.Cloud(name="hcloud", load_balancer=balancer)
 
     async def join(self) -> str:
@@ -94,12 +119,26 @@ class HcloudWorld(World):
         self.node(made.name, provider_id=made.provider_id)
         return made.name
 
+    def join_robot(self) -> str:
+        """Make a dedicated server and its node; return the name."""
+        name = f"bm-{len(self.robots.servers)}"
+        number = self.robots.add_server(name)
+        addresses = [
+            cloud.address("ExternalIP", self.robots.servers[number]["server_ip"]),
+            cloud.address("InternalIP", f"10.0.1.{len(self.robots.servers)}"),
+        ]
+        self.node(name, provider_id=f"hrobot://{number}", addresses=addresses)
+        return name
+
     @property
     def members(self) -> set[str]:
         """Names of the nodes that are targets of the load balancers that are there."""
         world = self.fake.service.cloud
+        by_target: dict[Any, str] = {number: one["name"] for number, one in world.servers.items()}
+        for node in self.nodes.store.list():
+            by_target |= {entry.address: node.name for entry in node.addresses}
         return {
-            world.servers[target["server"]["id"]]["name"]
+            by_target[target["ip"]["ip"] if "ip" in target else target["server"]["id"]]
             for held in world.load_balancers.values()
             for target in held["targets"]
         }

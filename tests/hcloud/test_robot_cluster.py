@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ccm.model import names
 from ccm.testing.fake_api import Fault
 from providers.hcloud.testing import __main__ as program
-from providers.hcloud.testing import robot
+from providers.hcloud.testing import balancers, robot
 from providers.hcloud.testing import servers as fake_servers
+from providers.hcloud.testing.state import Call
 from tests import servers
-from tests.scenario.harness import Environment, wait_for
+from tests.hcloud.balancing import CHECK, UID
+from tests.scenario.harness import NODES, Environment, wait_for
 from tests.scenario.machines import SERVICES
 from tests.vendors.clouds import Hcloud, Vendor
 
@@ -96,6 +100,90 @@ async def test_a_mixed_cluster_lives_and_robot_is_paused_alone(
             assert await cluster.node("bm-2") is not None
             assert robots.calls.total() == sent
             assert await daemon.stop() == 0
+
+
+@pytest.mark.row("hcloud-robot-11", "hcloud-balancer-18")
+async def test_a_settled_mixed_cluster_is_taken_over_without_a_write(
+    api_server: servers.ApiServer, tmp_path: Path
+) -> None:
+    """The load balancer is as the vendor's manager leaves it; the nodes were initialised before."""
+    robots = robot.RobotService()
+    address = robots.servers[robots.add_server("bm-0")]["server_ip"]
+    async with robot.serve(robots) as endpoint:
+        vendor = MixedHcloud(endpoint, robots)
+        vendor.flags = {
+            **vendor.flags,
+            "node-status-update-frequency": "500ms",
+            "inventory-max-age": "500ms",
+        }
+        fake = vendor.fake
+        number = next(one["id"] for one in fake.cloud.servers.values() if one["name"] == "vm-0")
+        async with vendor.opened(api_server, tmp_path) as (env, _):
+            for name in ("vm-0", "bm-0"):
+                await env.cluster.register(name, ready=names.STATUS_TRUE)
+            daemon = await env.start_leading(**vendor.how)
+            await env.cluster.initialised("vm-0", "bm-0")
+            assert await daemon.stop() == 0
+
+            metadata = {"name": "web", "finalizers": [names.FINALIZER_LOAD_BALANCER]}
+            web = await env.cluster.create(SERVICES, {"metadata": metadata, "spec": SPEC})
+            held = settle(vendor, web["metadata"]["uid"], number, address)
+            texts = [held["public_net"][family]["ip"] for family in ("ipv4", "ipv6")]
+            texts += [net["ip"] for net in held["private_net"]]
+            ingress = [{"ip": text, "ipMode": "VIP"} for text in texts]
+            status = {"status": {"loadBalancer": {"ingress": ingress}}}
+            await env.cluster.patch(f"{SERVICES}/web/status", status, kind="merge")
+
+            async def versions() -> list[Any]:
+                paths = [f"{NODES}/vm-0", f"{NODES}/bm-0", f"{SERVICES}/web"]
+                objects = [await env.cluster.get(path) or {} for path in paths]
+                return [one["metadata"]["resourceVersion"] for one in objects]
+
+            async def all_events() -> list[Any]:
+                return [await env.cluster.events(name) for name in ("vm-0", "bm-0", "web")]
+
+            before = (await versions(), await all_events(), fake.writes, deepcopy(held))
+            fake.calls.clear()
+            robots.calls.clear()
+
+            async def has_looked() -> bool:
+                reads = sum(n for name, n in fake.calls.items() if name.startswith("GET /servers"))
+                return reads >= 3 and fake.calls["GET /load_balancers"] > 0 < robots.calls.total()
+
+            daemon = await env.start_leading(**vendor.how)
+            await wait_for(has_looked, "nodes and load balancer were compared")
+            assert await daemon.stop() == 0
+            after = (await versions(), await all_events(), fake.writes, held)
+            calls = dict(robots.calls)
+            await env.cluster.patch(
+                f"{SERVICES}/web", {"metadata": {"finalizers": None}}, kind="merge"
+            )
+            await env.cluster.delete(f"{SERVICES}/web")
+
+    assert after == before, fake.log
+    assert calls == {"GET /server": 1}
+
+
+def settle(vendor: Hcloud, uid: str, number: int, address: str) -> dict[str, Any]:
+    """Create the load balancer of the vendor's manager, with both kinds of targets."""
+    listener = {"protocol": "tcp", "listen_port": 80, "destination_port": 30080}
+    order = {
+        "name": f"a{uid.replace('-', '')}"[:32],
+        "load_balancer_type": "lb11",
+        "location": "fsn1",
+        "labels": {UID: uid},
+        "network": vendor.network["id"],
+        "services": [{**listener, "health_check": CHECK}],
+        "targets": [
+            {"type": "server", "server": {"id": number}, "use_private_ip": False},
+            {"type": "ip", "ip": {"ip": address}},
+        ],
+    }
+    _, answer = balancers.create(vendor.fake.cloud, Call(body=order))
+    assert answer is not None
+    vendor.fake.cloud.settle(all_of_them=True)
+    held: dict[str, Any] = answer["load_balancer"]
+    return held
 
 
 async def balanced(vendor: Hcloud, count: int) -> None:

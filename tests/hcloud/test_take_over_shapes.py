@@ -26,6 +26,8 @@ TCP: dict[str, Any] = {
 HTTP = {**TCP, "protocol": "http"}
 UDP = {"port": 80, "protocol": "UDP", "targetPort": 80, "nodePort": 30081}
 PRIVATE = {"use_private_ip": "true", "disable_public_network": "true"}
+LOAD_BALANCERS_ONLY = {"ROBOT_ENABLED": "true", "HCLOUD_NETWORK_ROUTES_ENABLED": "false"}
+ROBOT = {**LOAD_BALANCERS_ONLY, "ROBOT_USER": "me", "ROBOT_PASSWORD": "s3cret"}
 OWN_CHECK = {**CHECK, "port": 30080, "interval": 7, "retries": 5}
 
 SHAPES: Mapping[str, Mapping[str, Any]] = {
@@ -52,6 +54,18 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     },
     "protected": {"set": {"protection.delete": True}},
     "full": {"nodes": 29},
+    "robot": {"robots": 2, "environ": ROBOT},
+    "robot alone": {"nodes": 0, "robots": 2, "environ": ROBOT},
+    "robot private": {
+        "annotations": PRIVATE,
+        "order": {"public_interface": False},
+        "private": True,
+        "robots": 2,
+        "environ": ROBOT,
+    },
+    "robot full": {"nodes": 20, "robots": 9, "environ": ROBOT},
+    "robot without credentials": {"robots": 2, "environ": LOAD_BALANCERS_ONLY, "internal": True},
+    "robot switched off": {"robots": 2},
 }
 
 
@@ -74,9 +88,17 @@ def settle(world: HcloudWorld, shape: Mapping[str, Any]) -> None:
             "use_private_ip": shape.get("private", False),
             "health_status": [],
         }
-        # Not the lowest: the vendor's manager adds them in the order of the nodes.
-        for number in sorted(fake.servers)[-held["load_balancer_type"]["max_targets"] :]
+        for number in sorted(fake.servers)
     ]
+    kind = "InternalIP" if shape.get("private") or shape.get("internal") else "ExternalIP"
+    held["targets"] += [
+        {"type": "ip", "ip": {"ip": entry.address}, "health_status": []}
+        for node in world.nodes.store.list()
+        for entry in node.addresses
+        if entry.type == kind
+    ]
+    # Not the first: the vendor's manager adds them in the order of the nodes.
+    held["targets"] = held["targets"][-held["load_balancer_type"]["max_targets"] :]
     for path, value in shape.get("set", {}).items():
         *parts, last = path.split(".")
         thing = held
@@ -99,8 +121,10 @@ def settle(world: HcloudWorld, shape: Mapping[str, Any]) -> None:
 @pytest.mark.parametrize("name", SHAPES)
 async def test_a_shape_of_the_vendors_manager_is_taken_over_without_a_write(name: str) -> None:
     """Nothing is written to the cloud or the cluster, and no event, until something changes."""
-    shape, world = SHAPES[name], HcloudWorld()
+    shape = SHAPES[name]
+    world = HcloudWorld(**shape.get("environ", {}))
     nodes = [await world.join() for _ in range(shape.get("nodes", 3))]
+    nodes += [world.join_robot() for _ in range(shape.get("robots", 0))]
     settle(world, shape)
     before = copy.deepcopy(world.fake.service.cloud.load_balancers)
 
@@ -109,6 +133,7 @@ async def test_a_shape_of_the_vendors_manager_is_taken_over_without_a_write(name
         assert world.fake.service.cloud.load_balancers == before
         assert set(world.http.calls) == {"GET"}
         assert (world.patches, world.events) == ([], [])
+        assert sum(world.robot_http.calls.values()) <= 2
 
         gone = next(one for one in nodes if one in world.members)
         world.remove_node(gone)
