@@ -41,6 +41,8 @@ class MixedInstances(instances.HcloudInstances):
         super().__init__(api, settings, network)
         self._robot = robot
         self._warn = warn
+        self._dropped: dict[str, str] = {}
+        """UID of a node -> message of the last event about dropped addresses."""
 
     async def instance_power(self, node: cloud.Node) -> cloud.Power:
         """Return the power state of a node's server: one request, two for a dedicated server.
@@ -159,19 +161,20 @@ class MixedInstances(instances.HcloudInstances):
             external.append(server.ip)
         result = [cloud.address("Hostname", node.name)]
         result += [cloud.address("ExternalIP", text) for text in external]
+        faults = []
         for entry in node.addresses if self._settings.robot_forward_internal_ips else ():
             if entry.type != "InternalIP":
                 continue
-            fault = ""
             if entry.address in external:
-                fault = "it is the public address of the server; correct --node-ip"
+                faults.append(f"{entry.address} is the public address, correct --node-ip")
             elif family == ("ipv4" if ":" in entry.address else "ipv6"):
-                fault = f"HCLOUD_INSTANCES_ADDRESS_FAMILY is {family}"
-            if fault:
-                text = f"InternalIP {entry.address} of the kubelet was dropped: {fault}"
-                self._warn(node.reference, names.MISCONFIGURED_INTERNAL_IP, text)
+                faults.append(f"{entry.address}: HCLOUD_INSTANCES_ADDRESS_FAMILY is {family}")
             else:
                 result.append(entry)
+        text = f"InternalIPs of the kubelet dropped: {'; '.join(faults)}" if faults else ""
+        if text and self._dropped.get(node.uid) != text:
+            self._warn(node.reference, names.MISCONFIGURED_INTERNAL_IP, text)
+        self._dropped[node.uid] = text
         return result
 
 
