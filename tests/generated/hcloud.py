@@ -46,10 +46,25 @@ _VARIABLES: Mapping[str, str] = {
     "ROBOT_RATE_LIMIT_WAIT_TIME": "differs: after other errors, calls to Robot pause too",
 }
 
+_HTTP = "left out: the servers speak HTTP/1.1"
+_PODS = "left out: kube-controller-manager assigns the Pod CIDRs"
+_PROFILES = "left out: a profiler such as py-spy needs no support by the daemon"
+
 _FLAGS: Mapping[str, str] = {
+    "allocate-node-cidrs": _PODS,
     "allow-untagged-cloud": "differs: not needed, since load balancers have a label of the cluster",
+    "cidr-allocator-type": _PODS,
     "concurrent-node-lifecycle-syncs": "differs: the default is 16",
+    "contention-profiling": _PROFILES,
+    "disable-http2-serving": _HTTP,
+    "external-cloud-volume-plugin": "left out: CSI drivers manage volumes",
+    "http2-max-streams-per-connection": _HTTP,
+    "kube-api-content-type": "left out: requests are in JSON",
     "leader-elect-resource-lock": "differs: only leases",
+    "node-sync-period": "left out: without effect in the vendor's manager too",
+    "permit-address-sharing": "left out: addresses are always shared (SO_REUSEADDR)",
+    "profiling": _PROFILES,
+    "webhook-disable-http2-serving": _HTTP,
 }
 
 _METRICS: Mapping[str, str] = {
@@ -71,11 +86,11 @@ _EVENTS: Mapping[str, str] = {
     names.UNKNOWN_PREFIX: "differs: once per node, not for each Service",
     names.MAX_TARGETS: "differs: about the Service, once per number of nodes, not about each node",
     names.CLUSTER_CIDR: _BUILT,
-    names.SERVER_NOT_FOUND: _BUILT,
-    names.INTERNAL_IP_NOT_CONFIGURED: _BUILT,
+    names.SERVER_NOT_FOUND: "differs: once per node, not at each reconcile",
+    names.INTERNAL_IP_NOT_CONFIGURED: "differs: once per change, about all nodes of the Service",
     names.INSTANCE_LOOKUP_FAILED: _BUILT,
     names.POSSIBLE_NODE_DELETION: "differs: the node is kept",
-    names.MISCONFIGURED_INTERNAL_IP: _BUILT,
+    names.MISCONFIGURED_INTERNAL_IP: "differs: once per change, about all addresses of the node",
 }
 
 
@@ -97,7 +112,7 @@ def files() -> Iterator[tuple[Path, str]]:
 
 
 def _table(title: str, rows: Iterable[tuple[str, str]]) -> Iterator[str]:
-    yield from ("", f"| {title} | |", "| --- | --- |")
+    yield from ("", f"| {title} | kube-ccm |", "| --- | --- |")
     yield from (f"| `{name}` | {status} |" for name, status in rows)
 
 
@@ -125,5 +140,4 @@ def _flags() -> Iterator[tuple[str, str]]:
         if not flag.section.ours and flag.section.title != machine and flag.name not in ALIASES
     ]
     for name in sorted([*theirs, *NO_EFFECT]):
-        status = "left out: accepted without effect" if name in NO_EFFECT else _BUILT
-        yield f"--{name}", _FLAGS.get(name, status)
+        yield f"--{name}", _FLAGS[name] if name in NO_EFFECT else _FLAGS.get(name, _BUILT)
