@@ -241,11 +241,14 @@ def members(service: cloud.Service, nodes: Iterable[cloud.Node]) -> Sequence[int
 
 
 def existing_first(
-    targets: Iterable[TargetKey], held: client.Balancer | None
+    targets: Iterable[TargetKey], held: client.Balancer | None, others: Mapping[str, str]
 ) -> Sequence[TargetKey]:
-    """Sort targets so that a full load balancer keeps its targets; otherwise keep their order."""
+    """Sort targets so that a full load balancer keeps its targets; otherwise keep their order.
+
+    `others` has the other address of each IP target: its server keeps its place too.
+    """
     present: set[TargetKey] = {*target_servers(held), *target_ips(held)} if held else set()
-    return sorted(targets, key=lambda target: target not in present)
+    return sorted(targets, key=lambda key: present.isdisjoint((key, others.get(str(key), ""))))
 
 
 def members_of(
@@ -504,12 +507,21 @@ REREAD_ACTIONS = frozenset(
 
 
 def plan_steps(
-    held: client.Balancer, recipe: BalancerSpec, targets: Sequence[TargetKey]
+    held: client.Balancer,
+    recipe: BalancerSpec,
+    targets: Sequence[TargetKey],
+    others: Mapping[str, str],
 ) -> list[BalancerAction]:
     """Return all necessary actions, one for each change: the API cannot combine changes.
 
     The public interface is enabled first and disabled last: the API refuses to disable it while
     targets are reached through it.
+
+    Args:
+        held: the existing load balancer.
+        recipe: the wanted load balancer.
+        targets: its targets.
+        others: IP target -> other address of its server.
 
     Raises:
         InvalidArgument: the public interface cannot be disabled.
@@ -539,7 +551,7 @@ def plan_steps(
         *leaving,
         *moves,
         *_ports(held, recipe),
-        *plan_target_steps(held, dict.fromkeys(targets, recipe.private_targets)),
+        *plan_target_steps(held, dict.fromkeys(targets, recipe.private_targets), others),
         *(disabling if switches and not recipe.public else ()),
     ]
 
@@ -639,30 +651,39 @@ def _ports(held: client.Balancer, recipe: BalancerSpec) -> Iterator[BalancerActi
 
 
 def plan_target_steps(
-    held: client.Balancer, wanted: Mapping[TargetKey, bool]
+    held: client.Balancer, wanted: Mapping[TargetKey, bool], others: Mapping[str, str]
 ) -> Iterator[BalancerAction]:
     """Yield the steps that change the targets.
 
-    A target whose kind of address changes is removed and added again, one after the other, so that
-    the others get traffic meanwhile.
+    Targets whose kind of address changes are replaced one after the other, so that the others get
+    traffic meanwhile. A dedicated server gets its new IP target before it loses the old one, unless
+    the load balancer is full. A server of the cloud cannot be a target twice.
 
     Args:
         held: the existing load balancer.
         wanted: each target -> whether a server is reached by its private address.
+        others: IP target -> other address of its server.
     """
-    present = target_servers(held)
-    for number in sorted(present.keys() - wanted.keys()):
-        yield BalancerAction("remove_target", build_target(number))
-    ips = target_ips(held)
-    for address in [ip for ip in ips if ip not in wanted]:
-        yield BalancerAction("remove_target", build_target(address))
-    for address in sorted(key for key in wanted if isinstance(key, str) and key not in ips):
-        yield BalancerAction("add_target", build_target(address))
-    numbers = sorted(key for key in wanted if isinstance(key, int))
-    for number in [number for number in numbers if number not in present]:
-        yield BalancerAction("add_target", build_target(number, private=wanted[number]))
-    for number in [number for number in numbers if number in present]:
-        if present[number] != wanted[number]:
-            target = build_target(number, private=wanted[number])
-            yield BalancerAction("remove_target", build_target(number), interrupts=True)
-            yield BalancerAction("add_target", target, interrupts=True)
+    present, ips = target_servers(held), target_ips(held)
+    existing: list[TargetKey] = [*present, *ips]
+    moves = {
+        new: old
+        for new, old in others.items()
+        if new in wanted and new not in ips and old in ips and old not in wanted
+    }
+    staying = {*wanted, *moves.values()}
+    leaving = [key for key in existing if key not in staying]
+    joining = [key for key in wanted if key not in existing and key not in moves]
+    for key in leaving:
+        yield BalancerAction("remove_target", build_target(key))
+    for key in joining:
+        yield BalancerAction("add_target", build_target(key, private=wanted[key]))
+    most = held.load_balancer_type.max_targets
+    is_full = 0 < most <= len(held.targets) - len(leaving) + len(joining)
+    pairs: list[tuple[TargetKey, TargetKey]] = [*moves.items()]
+    pairs += [(key, key) for key, private in present.items() if wanted.get(key, private) != private]
+    for key, former in pairs:
+        target = build_target(key, private=wanted[key])
+        adding = BalancerAction("add_target", target, interrupts=True)
+        removal = BalancerAction("remove_target", build_target(former), interrupts=True)
+        yield from (removal, adding) if is_full or key == former else (adding, removal)

@@ -58,13 +58,13 @@ class HcloudBalancers:
         self._settings = settings
         self._network = network
         self._warn = warn
-        self._ip_targets = robot_targets.RobotTargets(settings, robot, warn)
+        self._ip_targets = robot_targets.RobotTargets(settings, robot, self._report)
         self._pending: dict[str, dict[int, TargetKey | None]] = {}
         """UID of a Service -> ID of each action that ran at the last read -> the target that the
         action adds or removes; None = the action concerns no target.
         """
         self._reported: dict[str, dict[str, str]] = {}
-        """UID of a Service -> reason -> message of the last event; see `_report`."""
+        """UID of a Service or Node -> reason -> message of the last event; see `_report`."""
         self._listed: dict[str, client.Balancer] = {}
         """UID of a Service -> load balancer in the last listing."""
         self._foreign_nodes: Collection[str] = ()
@@ -121,7 +121,7 @@ class HcloudBalancers:
         if (recipe.private_ip or recipe.subnet) and balancer_specs.needs_attachment(held, recipe):
             # Before the first write: a load balancer would be created, or lose its network.
             balancer_specs.check_attachment(recipe, await self._network.read())
-        targets = await self._ip_targets.add(
+        targets, others = await self._ip_targets.add(
             balancer_specs.members(service, nodes),
             *(service, nodes, held),
             private=recipe.private_targets,
@@ -131,7 +131,7 @@ class HcloudBalancers:
         held = await self._ensure_labels(cluster_name, service, held)
         most = balancer_specs.max_targets(recipe, held)
         targets = self._limit_targets(service, targets, most)
-        steps = balancer_specs.plan_steps(held, recipe, targets)
+        steps = balancer_specs.plan_steps(held, recipe, targets, others)
         held = await self._run_steps(service, held, steps, refused)
         self._check_address(service, held)
         self._check_type(service, held)
@@ -158,10 +158,10 @@ class HcloudBalancers:
         if held is None:
             raise cloud.NotFound(f"no load balancer for {service.key}")
         servers = balancer_specs.members_of(held, service, nodes, self._settings)
-        targets = await self._ip_targets.add(servers, service, nodes, held, private=None)
+        targets, others = await self._ip_targets.add(servers, service, nodes, held, private=None)
         kept = self._limit_targets(service, targets, held.load_balancer_type.max_targets)
         wanted = {key: isinstance(key, int) and servers[key] for key in kept}
-        steps = list(balancer_specs.plan_target_steps(held, wanted))
+        steps = list(balancer_specs.plan_target_steps(held, wanted, others))
         await self._run_steps(service, held, steps, refused)
         _check_refused(refused, nodes)
 
@@ -183,14 +183,14 @@ class HcloudBalancers:
                 await self._delete(held)
             except client.Protected:
                 self._report(
-                    service,
+                    service.reference,
                     names.BALANCER_PROTECTED,
                     f"load balancer {held.name} is protected from deletion and was kept with its "
                     "listeners and targets; if it is unused, remove the protection and delete it",
                 )
         if kept := await delete_certificates(self._api, service):
             self._report(
-                service,
+                service.reference,
                 names.CERTIFICATE_IN_USE,
                 f"managed certificates {', '.join(kept)} were kept, since other load balancers use "
                 "them; delete them in the cloud when they are unused",
@@ -272,7 +272,7 @@ class HcloudBalancers:
         ips, _ = self._ip_targets.ips(service, nodes, held, private=recipe.private_targets)
         all_targets: list[TargetKey] = [*balancer_specs.members(service, nodes), *ips]
         most = balancer_specs.max_targets(recipe, held)
-        targets = balancer_specs.existing_first(all_targets, held)[: most or None]
+        targets = balancer_specs.existing_first(all_targets, held, ips)[: most or None]
         unknown = [word for word in given if ids[word] is None]
         name = ann.NAME.read(service) or self.get_load_balancer_name(cluster_name, service)
         unseen = [item for item in (unknown, balancer_specs.status_annotations(service)) if item]
@@ -280,7 +280,7 @@ class HcloudBalancers:
             held is not None
             and held.name == name
             and not unseen
-            and not balancer_specs.plan_steps(held, recipe, targets)
+            and not balancer_specs.plan_steps(held, recipe, targets, ips)
         )
         if held is not None and is_settled:
             return balancer_specs.actual_digest(held, recipe.network)
@@ -449,13 +449,13 @@ class HcloudBalancers:
         if most and len(servers) > most:
             self._warn_of_targets(service, f"{most} targets for {len(servers)} nodes")
         else:
-            self._report(service, names.MAX_TARGETS, "")
+            self._report(service.reference, names.MAX_TARGETS, "")
         return servers[:most] if most else servers
 
     def _warn_of_targets(self, service: cloud.Service, text: str) -> None:
         advice = f"some nodes get no traffic; set {ann.TYPE.name} to a larger type"
         message = f"target limit of the load balancer reached: {text}; {advice}"
-        self._report(service, names.MAX_TARGETS, message)
+        self._report(service.reference, names.MAX_TARGETS, message)
 
     async def _run_steps(
         self,
@@ -499,7 +499,7 @@ class HcloudBalancers:
         try:
             action = await self._api.start_action(path, step.order)
         except cloud.ResourceExhausted as error:
-            if step.action != "add_target":
+            if step.action != "add_target" or step.interrupts:
                 raise
             self._warn_of_targets(service, str(error))
         except cloud.AlreadyExists:
@@ -548,14 +548,14 @@ class HcloudBalancers:
 
     # --- events ---------------------------------------------------------------------------------
 
-    def _report(self, service: cloud.Service, reason: str, message: str) -> None:
+    def _report(self, about: cloud.ObjectReference, reason: str, message: str) -> None:
         """Record a Warning event, unless the last message of this reason was the same.
 
         An empty message records nothing: the cause is gone, and is reported when it returns.
         """
-        reported = self._reported.setdefault(service.uid, {})
+        reported = self._reported.setdefault(about.uid, {})
         if message and reported.get(reason) != message:
-            self._warn(service.reference, reason, message)
+            self._warn(about, reason, message)
         reported[reason] = message
 
     def _report_foreign_nodes(self, nodes: Sequence[cloud.Node]) -> None:
@@ -571,10 +571,10 @@ class HcloudBalancers:
     def _report_unused(self, service: cloud.Service, recipe: balancer_specs.BalancerSpec) -> None:
         ports = balancer_specs.omitted_ports(service)
         text = f"{ports} left out: load balancers of this cloud serve TCP ports only"
-        self._report(service, names.UNSUPPORTED_PROTOCOL, ports and text)
+        self._report(service.reference, names.UNSUPPORTED_PROTOCOL, ports and text)
         unused = ", ".join(balancer_specs.unused_annotations(service, recipe))
         text = f"{unused} ignored: not used by the protocol of the ports or of the health check"
-        self._report(service, names.ANNOTATION_IGNORED, unused and text)
+        self._report(service.reference, names.ANNOTATION_IGNORED, unused and text)
 
     # --- actions --------------------------------------------------------------------------------
 
@@ -623,7 +623,7 @@ class HcloudBalancers:
             f"load balancer type {kind.name} is deprecated, and unavailable after "
             f"{kind.deprecation.unavailable_after or 'an unknown time'}; change {ann.TYPE.name}"
         )
-        self._report(service, names.TYPE_DEPRECATED, text or "")
+        self._report(service.reference, names.TYPE_DEPRECATED, text or "")
 
     def _check_address(self, service: cloud.Service, held: client.Balancer) -> None:
         if not balancer_specs.has_address(held):

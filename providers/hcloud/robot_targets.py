@@ -7,7 +7,7 @@ address of its node if targets are private. Without credentials it is always the
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ccm import cloud
 from ccm.model.selectors import parse_labels
@@ -23,15 +23,15 @@ class RobotTargets:
     Args:
         settings: settings.
         robot: client of the Robot web service; None without credentials.
-        warn: emits a Warning event.
+        report: records a Warning event if its message changed.
     """
 
     def __init__(
-        self, settings: config.Config, robot: robot.RobotClient | None, warn: names.Warn
+        self, settings: config.Config, robot: robot.RobotClient | None, report: names.Warn
     ) -> None:
         self._settings = settings
         self._robot = robot
-        self._warn = warn
+        self._report = report
 
     async def add(
         self,
@@ -41,8 +41,8 @@ class RobotTargets:
         held: client.Balancer | None,
         *,
         private: bool | None,
-    ) -> Sequence[TargetKey]:
-        """Return `servers` and all IP targets; those that the load balancer has come first.
+    ) -> tuple[Sequence[TargetKey], Mapping[str, str]]:
+        """Return `servers` and all IP targets, existing ones first, and the IP targets as in `ips`.
 
         Sends one request if the listing of Robot is outdated. Other arguments as in `ips`.
         """
@@ -50,14 +50,14 @@ class RobotTargets:
             with contextlib.suppress(cloud.CloudError):  # then the addresses known before count
                 await self._robot.servers()
         ips, unknown = self.ips(service, nodes, held, private=private)
-        for node in unknown:
-            if self._is_private(service, private):
-                text = f"node {node.name} has no internal IPv4 address; set its kubelet's --node-ip"
-                self._warn(service.reference, names.INTERNAL_IP_NOT_CONFIGURED, text)
-            else:
-                text = f"Robot has no public IPv4 address for {node.provider_id}"
-                self._warn(node.reference, names.SERVER_NOT_FOUND, text)
-        return balancer_specs.existing_first([*servers, *ips], held)
+        is_private = self._is_private(service, private)
+        lacking = ", ".join(node.name for node in unknown if is_private)
+        text = f"nodes without internal IPv4 address: {lacking}; set --node-ip of their kubelets"
+        self._report(service.reference, names.INTERNAL_IP_NOT_CONFIGURED, lacking and text)
+        for node in () if is_private else unknown:
+            text = f"Robot has no public IPv4 address for {node.provider_id}"
+            self._report(node.reference, names.SERVER_NOT_FOUND, text)
+        return balancer_specs.existing_first([*servers, *ips], held, ips), ips
 
     def ips(
         self,
@@ -66,9 +66,10 @@ class RobotTargets:
         held: client.Balancer | None,
         *,
         private: bool | None,
-    ) -> tuple[Sequence[str], Sequence[cloud.Node]]:
+    ) -> tuple[Mapping[str, str], Sequence[cloud.Node]]:
         """Return the IP targets, and the nodes without a usable address. No I/O.
 
+        The result maps each IP target to the other address of its server, empty if it has none.
         Without `ROBOT_ENABLED`, existing targets stay if there are dedicated servers.
 
         Args:
@@ -80,11 +81,11 @@ class RobotTargets:
         """
         present = target_ips(held) if held else []
         if not self._settings.robot_enabled:
-            return present if balancer_specs.has_robot_nodes(nodes) else [], []
+            return dict.fromkeys(present if balancer_specs.has_robot_nodes(nodes) else (), ""), []
         is_private = self._is_private(service, private)
         known = self._robot.known if self._robot else None
         terms = parse_labels(ann.read_or_none(service, ann.NODE_SELECTOR) or "")
-        ips, unknown = set[str](), []
+        ips, unknown = dict[str, str](), []
         for node in nodes:
             number = robot.find_number(node.provider_id)
             if number is None or not all(term.matches(node.labels) for term in terms):
@@ -92,16 +93,17 @@ class RobotTargets:
             server = (known or {}).get(number)
             public = (server and server.ip) or _ipv4(node, "ExternalIP")
             internal = _ipv4(node, "InternalIP")
-            asked = internal if is_private else public
-            kept = [ip for ip in (public, internal) if private is None and ip in present]
-            if ip := next(iter(kept), asked):
-                ips.add(ip)
+            pair = [internal, public] if is_private else [public, internal]
+            if private is None:
+                pair.sort(key=lambda ip: ip not in present)
+            if pair[0]:
+                ips[pair[0]] = pair[1]
             else:
                 unknown.append(node)
         if unknown and not is_private and known is None:
             # Robot has not answered yet: an unknown address is no reason to remove a target.
-            return sorted(ips.union(present)), []
-        return sorted(ips), unknown
+            return dict.fromkeys(present, "") | ips, []
+        return dict(sorted(ips.items())), unknown
 
     def _is_private(self, service: cloud.Service, private: bool | None) -> bool:
         return self._robot is None or first_set(

@@ -80,10 +80,16 @@ async def test_a_private_target_is_the_internal_address(
         await harness.in_vain(private, [bm], project=project)
         assert told.events == [("Service", private.name, "LoadBalancerTypeUnconfigured")]
         del told.events[:]
+        for _ in range(2):
+            await ensured(balancer_of(project), private, [dedicated(number)])
+            await updated(project, private, [dedicated(number)])
+        event = ("Service", private.name, "InternalIPNotConfigured")
+        assert (targets(harness), told.events) == ([], [event])
+        await ensured(balancer_of(project), private, [bm])
         await ensured(balancer_of(project), private, [dedicated(number)])
 
-    assert targets(harness) == []
-    assert told.events == [("Service", private.name, "InternalIPNotConfigured")]
+    assert told.events == [event] * 2
+    assert "internal IPv4 address: bm; set --node-ip" in told.messages[-1]
 
 
 @pytest.mark.row("hcloud-balancer-13")
@@ -96,7 +102,7 @@ async def test_without_credentials_targets_are_internal_addresses(
     bm = dedicated(7, reports(ExternalIP="198.51.100.9", InternalIP="10.0.1.7"))
     async with mixed(harness, robots, None, **NO_LOGIN) as project:
         await ensured(balancer_of(project), service("uid-1"), [made, bm])
-        assert targets(harness) == ["10.0.1.7", server_id(made)]
+        assert targets(harness) == [server_id(made), "10.0.1.7"]
         await updated(project, service("uid-1"), [made])
         assert targets(harness) == [server_id(made)]
 
@@ -168,6 +174,142 @@ async def test_an_invalid_annotation_keeps_the_kind_of_address(
     assert targets(harness) == ["10.0.1.1"]
 
 
+# --- changes of the kind of address -------------------------------------------------------------
+
+PRIVATE = {"use_private_ip": "true", "disable_public_network": "true"}
+PUBLIC = {"disable_public_network": "false"}
+ADD = "POST /load_balancers/{id}/actions/add_target"
+
+
+def both_kinds(robots: Robots, count: int) -> list[cloud.Node]:
+    """Nodes of new dedicated servers, each with a public and an internal address."""
+    nodes = []
+    for index in range(count):
+        number = robots.service.add_server(f"bm-{index}")
+        public = robots.service.servers[number]["server_ip"]
+        addresses = reports(ExternalIP=public, InternalIP=f"10.0.1.{index + 10}")
+        nodes.append(dedicated(number, addresses, name=f"bm-{index}"))
+    return nodes
+
+
+def actions(harness: HcloudHarness) -> list[str]:
+    """The actions on the load balancer since the last call, in order."""
+    lines = [line.rpartition("/")[2] for line in harness.service.log if line.startswith("POST")]
+    harness.service.log.clear()
+    return lines
+
+
+@pytest.mark.row("hcloud-balancer-11", "hcloud-balancer-13")
+@pytest.mark.parametrize("count", [1, 3])
+async def test_a_dedicated_server_gets_its_new_target_before_it_loses_the_old_one(
+    harness: HcloudHarness, robots: Robots, count: int
+) -> None:
+    """Even a single one serves all the time; servers of the cloud follow one after the other."""
+    vms, bms = await harness.nodes(2), both_kinds(robots, count)
+    async with mixed(harness, robots) as project:
+        await ensured(balancer_of(project), service(), [*vms, *bms])
+        public = targets(harness)
+        for asked, wanted, switch in (
+            (PRIVATE, [f"10.0.1.{index + 10}" for index in range(count)], "disable"),
+            (PUBLIC, public[2:], "enable"),
+        ):
+            actions(harness)
+            await ensured(balancer_of(project), service(**asked), [*vms, *bms])
+            taken = actions(harness)
+            assert taken.pop(-1 if switch == "disable" else 0) == f"{switch}_public_interface"
+            moved = ["add_target", "remove_target"] * count
+            assert taken == [*moved, *["remove_target", "add_target"] * 2]
+            assert sorted(map(str, targets(harness))) == sorted(
+                [*(str(server_id(vm)) for vm in vms), *wanted]
+            )
+            await harness.in_vain(service(**asked), [*vms, *bms], project=project)
+
+
+@pytest.mark.row("hcloud-balancer-11", "hcloud-balancer-12", "hcloud-balancer-13")
+async def test_a_full_load_balancer_changes_the_kind_of_address_one_target_at_a_time(
+    harness: HcloudHarness, robots: Robots
+) -> None:
+    """It has no room for both targets of a server. A server without room for either stays out."""
+    vms, bms = await harness.nodes(23), both_kinds(robots, 4)
+    async with mixed(harness, robots) as project:
+        await ensured(balancer_of(project), service(), [*vms, *bms[:2]])
+        actions(harness)
+        await ensured(balancer_of(project), service(use_private_ip="true"), [*vms, *bms])
+
+    assert actions(harness) == ["remove_target", "add_target"] * 25
+    ips = [target for target in targets(harness) if isinstance(target, str)]
+    assert (len(targets(harness)), ips) == (25, ["10.0.1.10", "10.0.1.11"])
+
+
+@pytest.mark.row("hcloud-balancer-11", "hcloud-balancer-24")
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [("ip_not_owned", cloud.Aborted), ("resource_limit_exceeded", cloud.ResourceExhausted)],
+)
+async def test_a_refused_new_address_keeps_all_old_targets(
+    harness: HcloudHarness, robots: Robots, code: str, kind: type[cloud.CloudError]
+) -> None:
+    nodes = [*await harness.nodes(1), *both_kinds(robots, 2)]
+    async with mixed(harness, robots) as project:
+        await ensured(balancer_of(project), service(), nodes)
+        before = targets(harness)
+        harness.service.script.add(Fault(operation=ADD, code=code, status=422))
+        with pytest.raises(kind, match=code):
+            await ensured(balancer_of(project), service(**PRIVATE), nodes)
+        assert targets(harness) == before
+        assert only(harness)["public_net"]["enabled"]
+        harness.service.heal()
+        await ensured(balancer_of(project), service(**PRIVATE), nodes)
+
+    assert set(targets(harness)) == {server_id(nodes[0]), "10.0.1.10", "10.0.1.11"}
+    assert not only(harness)["public_net"]["enabled"]
+
+
+@pytest.mark.row("hcloud-balancer-11")
+@pytest.mark.parametrize("login", ["with credentials", "without credentials"])
+async def test_the_public_interface_is_disabled_with_ip_targets_alone(
+    harness: HcloudHarness, robots: Robots, login: str
+) -> None:
+    """Without credentials the targets are internal addresses whatever the annotation."""
+    settings = {} if login == "with credentials" else NO_LOGIN
+    asked = PRIVATE if login == "with credentials" else {"disable_public_network": "true"}
+    bms = both_kinds(robots, 2)
+    async with mixed(harness, robots, None, **settings) as project:
+        await ensured(balancer_of(project), service(), bms)
+        actions(harness)
+        await ensured(balancer_of(project), service(**asked), bms)
+        assert actions(harness)[-1] == "disable_public_interface"
+        await harness.in_vain(service(**asked), bms, project=project)
+
+    assert targets(harness) == ["10.0.1.10", "10.0.1.11"]
+    assert not only(harness)["public_net"]["enabled"]
+
+
+@pytest.mark.row("hcloud-balancer-12", "hcloud-balancer-13", "hcloud-balancer-20")
+@pytest.mark.parametrize("vms", [2, 20])
+async def test_the_order_of_mixed_targets_and_nodes_causes_no_write(
+    harness: HcloudHarness, robots: Robots, vms: int
+) -> None:
+    """29 nodes fill a load balancer: it keeps the targets that it has, whatever their kind."""
+    nodes = [*await harness.nodes(vms), *both_kinds(robots, 9)]
+    order = [*nodes[vms:], *nodes[:vms]]
+    async with mixed(harness, robots) as project:
+        await ensured(balancer_of(project), service("uid-1"), order[:25])
+    only(harness)["targets"].reverse()
+    before = targets(harness)
+    async with mixed(harness, robots) as project:
+        balancer = balancer_of(project)
+        (listed,) = await balancer.list_load_balancers(CLUSTER)
+        for each in (nodes, nodes[::-1], order):
+            assert listed.digest == balancer.load_balancer_digest(CLUSTER, service("uid-1"), each)
+            await harness.in_vain(service("uid-1"), each, project=project)
+            await updated(project, service("uid-1"), each)
+        without = balancer.load_balancer_digest(CLUSTER, service("uid-1"), nodes[1:])
+        assert listed.digest != without
+
+    assert targets(harness) == before
+
+
 @pytest.mark.row("hcloud-robot-10")
 async def test_targets_stay_while_robot_is_silent(harness: HcloudHarness, robots: Robots) -> None:
     """The address of a node that was initialised before is known without Robot."""
@@ -197,7 +339,9 @@ async def test_a_dedicated_server_without_address_emits_an_event(
     settled(harness, labels={UID: "uid-1"}, targets=[IP])
     nodes = [dedicated(number, name="other"), dedicated(7, name="unknown")]
     async with mixed(harness, robots, told) as project:
-        await ensured(balancer_of(project), service("uid-1"), nodes)
+        for _ in range(2):
+            await ensured(balancer_of(project), service("uid-1"), nodes)
+            await updated(project, service("uid-1"), nodes)
 
     assert targets(harness) == []
     assert told.events == [("Node", one.name, "ServerNotFound") for one in nodes]
