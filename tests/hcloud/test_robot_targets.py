@@ -355,7 +355,7 @@ async def test_a_refused_ip_target_blocks_no_other(harness: HcloudHarness, robot
     bm = dedicated(number, reports(ExternalIP=address))
     settled(harness, labels={UID: "uid-1"})
     add = "POST /load_balancers/{id}/actions/add_target"
-    refusal = Fault(operation=add, code="ip_not_owned", status=422, count=1)
+    refusal = Fault(operation=add, code="ip_not_owned", status=422, skip=1, count=1)
     harness.service.script.add(refusal)
     async with mixed(harness, robots) as project:
         with pytest.raises(cloud.Aborted, match=rf"node bm \(server {address}\): .*ip_not_owned"):
