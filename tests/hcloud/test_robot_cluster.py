@@ -121,6 +121,8 @@ async def test_a_settled_mixed_cluster_is_taken_over_without_a_write(
         async with vendor.opened(api_server, tmp_path) as (env, _):
             for name in ("vm-0", "bm-0"):
                 await env.cluster.register(name, ready=names.STATUS_TRUE)
+            internal = {"addresses": [{"type": "InternalIP", "address": "10.0.1.7"}]}
+            await env.cluster.patch(f"{NODES}/bm-0/status", {"status": internal})
             daemon = await env.start_leading(**vendor.how)
             await env.cluster.initialised("vm-0", "bm-0")
             assert await daemon.stop() == 0
