@@ -539,6 +539,7 @@ async def test_the_password_is_in_no_error(
     everything = "\n".join([*told, caplog.text])
     assert "may not do that" in everything
     assert secret not in everything
+    assert service.password not in everything
 
 
 # --- the fake -------------------------------------------------------------------------------------
