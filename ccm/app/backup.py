@@ -1,12 +1,12 @@
 """Snapshots of machine objects in storage that outlives the cluster, and their restore.
 
-A snapshot is one stored object with compressed JSON, about 100 bytes per Machine. With an encrypted
-secret store, it is there, and contains the Secrets to which the objects refer. Otherwise,
-credentials in the objects are masked.
+A snapshot is one stored object with compressed JSON, about 100 bytes per Machine. If the
+configuration has an encrypted secret store, the snapshot is stored there, and contains the Secrets
+to which the objects refer. Otherwise, credentials in the objects are masked.
 
 A restored object has a new UID and no owner references: the garbage collector deletes an object
-whose owner does not exist. The controllers adopt the objects by their selectors. A Machine keeps
-its VM by provider ID, name, class, namespace and marker of the cluster; in an API group with
+whose owner does not exist. The controllers adopt the objects by their selectors. A restored Machine
+finds its VM by provider ID, name, class, namespace and marker of the cluster; in an API group with
 `Names.former_uid`, by its former UID.
 """
 
@@ -41,8 +41,10 @@ SNAPSHOTS = GVK(COMPRESSED, "v1", "MachineBackup")
 """Kind of stored snapshots."""
 
 _ORDER = ("Secret", "MachineClass", "Machine", "MachineSet", "MachineDeployment")
+"""Kinds in the order of their restore: each object before its owner."""
+
 _OWNED = ("Machine", "MachineSet")
-"""Kinds in the order of the restore, and those whose owners would create absent ones anew."""
+"""Kinds with owners that replace absent objects."""
 
 _NAME_FORMAT = "%Y%m%d-%H%M%S-%f"
 _FIELD = "snapshot"
@@ -221,8 +223,8 @@ async def back_up(
     """
     entries: list[StoredEntry] = []
     for group in groups:
-        # Machines first: if a set is scaled up meanwhile, the snapshot lacks a Machine. The other
-        # order would lack replicas, and the restored set would delete a VM that is in use.
+        # Machines first: if a set is scaled up meanwhile, the snapshot lacks a Machine. In the
+        # other order, the stored set would have too few replicas, and delete a VM that is in use.
         objects = [obj for kind in group.kinds async for obj in group.items(kind)]
         wanted = {key for obj in objects for key in _references(obj, obj["metadata"])}
         if storage.is_encrypted:
@@ -306,8 +308,8 @@ async def restore(
 ) -> bool:
     """Create the objects of a snapshot that are absent; existing objects are left unchanged.
 
-    If a Machine or a MachineSet cannot be created, neither are the kinds that own it: they would
-    create another one. May be interrupted and repeated.
+    If a Machine or a MachineSet cannot be created, the kinds that own it are not created either:
+    they would replace it. May be interrupted and repeated.
 
     Args:
         groups: API groups that the cluster serves.
@@ -333,6 +335,7 @@ async def restore(
     incomplete: dict[str, str] = {}
     for name, obj in ordered:
         kind, result = obj["kind"], "failed"
+        # After a failure, only objects of the same kind are still created.
         if incomplete.get(name, kind) == kind:
             result = await _create(served[name], obj, dry_run=dry_run, report=report)
             if result == "failed" and kind in _OWNED:
@@ -383,13 +386,13 @@ def _to_new(obj: Json, names: Names | None) -> Json:
         # A later deletion of the Machine must not continue the former one.
         annotations.pop(names.deletion, None)
         if names.former_uid:
-            # Present after a restore that was not finished: the VM has an even older UID.
+            # Kept if an earlier restore was not finished: the VM has an even older UID.
             annotations.setdefault(names.former_uid, uid)
     return {**obj, "metadata": {**metadata, "annotations": annotations}}
 
 
 def lacking_secrets(entries: Sequence[StoredEntry]) -> list[str]:
-    """Return the keys of the Secrets to which objects of a snapshot refer, and which it lacks."""
+    """Return the keys of Secrets that are not in a snapshot although its objects refer to them."""
     named = {key for _, obj in entries for key in _references(obj, obj["metadata"])}
     heads = (obj["metadata"] for _, obj in entries if obj["kind"] == SECRETS.kind)
     stored = {(head["namespace"], head["name"]) for head in heads}
@@ -399,7 +402,8 @@ def lacking_secrets(entries: Sequence[StoredEntry]) -> list[str]:
 def unrestored(source: Journal, entries: Iterable[StoredEntry]) -> list[JournalEntry]:
     """Return the entries of a lost cluster's journal whose owners are not in a snapshot.
 
-    The other owners have new UIDs now, so that their resources would count as orphans.
+    The other entries must not be added to another journal: their owners have new UIDs now, so that
+    their resources would count as orphans.
     """
     restored = {obj["metadata"]["uid"] for _, obj in entries}
     return [
