@@ -1,7 +1,7 @@
 """The journal of cloud resources in the daemon: active while this replica leads.
 
-Beside the controllers, the leader searches for orphans, and carries out the changes that users
-request. Both are the leader's own work: they end with the Lease.
+The leader also searches for orphans, and carries out the changes of the journal that users request.
+Both end when this replica loses the Lease.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ START_S = 10.0
 them, the search would read every owner from the API server."""
 
 JITTER = 0.2
+"""Maximum random share added to the period, so that daemons do not search at the same time."""
 
 NOT_LOADED = (
     "the journal is not loaded yet; the log and the health check persistence of the daemon say why"
@@ -71,6 +72,7 @@ class DaemonJournal:
         self._period_s = options.journal_check_period.total_seconds()
         self._loaded = asyncio.Event()
         self._search: OrphanSearch | None = None
+        # Starts a change as the leader; None = the journal is not loaded, or this is no leader.
         self._start: Callable[[JournalChange], asyncio.Task[JournalResponse]] | None = None
         self.journal = Journal(writer=stores.writer, on_change=self._on_change)
         self.calls = CallJournal(
@@ -111,7 +113,8 @@ class DaemonJournal:
         )
         await self._loaded.wait()
         async with NamedTaskGroup() as group:
-            leader = copy_context()  # with the guard of the Lease, which HTTP requests lack
+            # Of the leader: the context of an HTTP request lacks the guard of the Lease.
+            leader = copy_context()
             self._start = lambda change: leader.run(
                 group.start, changes.execute(change), name="journal-change"
             )
@@ -139,7 +142,7 @@ class DaemonJournal:
         )
 
     async def change(self, change: JournalChange) -> JournalResponse:
-        """Carry out a change as the leader. It continues if the caller is cancelled."""
+        """Carry out a change as the leader, even if the caller is cancelled meanwhile."""
         if self._start is None:
             return JournalResponse(fault=NOT_LOADED)
         task = self._start(change)
@@ -151,7 +154,7 @@ class DaemonJournal:
 
         Args:
             kind: kind of the object, as in `/explain`.
-            key: `NAMESPACE/NAME` of the object; its predecessors of that name are included.
+            key: `NAMESPACE/NAME` of the object; former objects with this key are included.
         """
         return [
             f"{describe(entry)}: {entry.state.value}, created {entry.created_at}, last changed "
