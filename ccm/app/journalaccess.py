@@ -62,8 +62,8 @@ class ClusterAccess:
         The object is read from the API server, not from a cache.
 
         Raises:
-            KubeError: the object could not be read, its kind is not served, or it was stored in
-                another cluster than the one that is read now: then nothing is known about it.
+            KubeError: it is unknown whether the object exists: it could not be read, its kind is
+                not served, or its cluster is no longer configured.
         """
         kind = _KINDS.get((owner.api_version, owner.kind))
         if kind is None:
@@ -87,9 +87,10 @@ class ClusterAccess:
         return str(obj.uid)
 
     def is_owned(self, entry: JournalEntry) -> bool:
-        """Return whether the caches of running controllers show an owner of an entry's resource.
+        """Return whether the caches of running controllers contain an owner of the resource.
 
-        That is the owner of the entry, with its UID, or a machine that has the VM's provider ID.
+        An owner is the object that the entry names, with the same UID, or a machine that has the
+        provider ID of the VM.
         """
         owner = entry.owner
         kind, key = _KINDS.get((owner.api_version, owner.kind)), f"{owner.namespace}/{owner.name}"
@@ -112,12 +113,12 @@ class ClusterAccess:
         if access is None or entry.provider != client.name:
             raise FailedPrecondition(f"this daemon cannot look up a {entry.resource}")
         if not entry.may_be_in(account):
-            # The provider would not find it, which is no absence.
+            # The provider would not find the resource, which does not prove its absence.
             raise FailedPrecondition(f"it belongs to another account, {entry.account}")
         return access
 
     async def listed(self) -> AsyncIterator[Sequence[JournalEntry]]:
-        """Yield an entry for each resource that the cloud lists, by kind of resource.
+        """Yield the resources that the cloud lists, as entries; one list per kind of resource.
 
         Raises:
             CloudError: a listing failed.
@@ -132,7 +133,7 @@ class ClusterAccess:
         return (obj for informer in self._informers(SERVICES) for obj in informer.store)
 
     def _informers(self, kind: ResourceKind[Any] | None) -> Iterator[Informer[Any]]:
-        """Yield the running informers of a kind, perhaps also of another kind of that name."""
+        """Yield the running informers of a kind, and of kinds with the same plural name."""
         others = (cluster.informers for cluster in self._context.clusters.values())
         for informers in (self._context.informers, *others):
             for informer in informers.all:
