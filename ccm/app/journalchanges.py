@@ -24,19 +24,20 @@ from ccm.runtime.journal_report import ADOPT, DROP, REBUILD, JournalChange, Jour
 from ccm.runtime.orphans import describe, describe_owner
 
 BATCH = 256
-"""Maximum entries that a rebuild writes at once, so that each batch is durable in time."""
+"""Maximum entries that a rebuild writes at once: a batch must be durable within `WAIT_S` of the
+journal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalChanges:
-    """Executor of changes.
+    """Executor of the changes that users request.
 
     Attributes:
         journal: the journal.
         api: client of the API server, to read Services.
         client: client for cloud calls.
-        listed: yields an entry for each resource that the cloud lists; None: it cannot be listed.
-        changing: held during each change.
+        listed: yields an entry for each resource that the cloud lists; None: nothing can be listed.
+        changing: lock held during each change; see `OrphanSearch.changing`.
     """
 
     journal: Journal
@@ -46,7 +47,7 @@ class JournalChanges:
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def execute(self, change: JournalChange) -> JournalResponse:
-        """Carry out a change; after a fault, it may be repeated."""
+        """Carry out a change; the response has the error, after which it may be repeated."""
         logger = log.logger("journal")
         try:
             async with self.changing:
@@ -84,13 +85,14 @@ class JournalChanges:
     async def _adopt(self, change: JournalChange) -> list[str]:
         entry, client = self.journal.entries[change.name], self.client
         if entry.resource != LOAD_BALANCER:
-            # A VM keeps the UID of its former owner: a deletion of the new one would not find it.
+            # The marker of a VM has the UID of its former owner: with the deletion of the new
+            # owner, the VM would not be found.
             raise FailedPrecondition(
                 f"{describe(entry)} is no load balancer, and keeps its owner; delete it in the "
                 "cloud, or keep it and drop the entry"
             )
-        heir = await self._service(change.owner)
-        if heir is None or heir.is_deleting:
+        service = await self._service(change.owner)
+        if service is None or service.is_deleting:
             raise FailedPrecondition(f"Service {change.owner} does not exist, or is being deleted")
         former = await self._service(f"{entry.owner.namespace}/{entry.owner.name}")
         if former is not None and former.uid == entry.owner.uid:
@@ -101,11 +103,11 @@ class JournalChanges:
                 f"provider {client.name}, with its present account, cannot give {describe(entry)} "
                 "to another Service; delete it in the cloud, or keep it and drop the entry"
             )
-        new, method = balancer_entry(client, heir), LoadBalancerTransfer.transfer_load_balancer
+        new, method = balancer_entry(client, service), LoadBalancerTransfer.transfer_load_balancer
         if not change.dry_run:
             # The intent is durable before the change, as for a creation.
             await self.journal.put(new)
-            await client.call(method, client.cluster_name, described_service(entry), heir)
+            await client.call(method, client.cluster_name, described_service(entry), service)
             await self.journal.put(replace(new, state=EntryState.CREATED), drop=[entry.name])
         return [f"{describe(entry)} now belongs to {describe_owner(new)}, entry {new.name}"]
 
