@@ -1,9 +1,9 @@
 """Storage that outlives the daemon: configured at start, open while this replica leads.
 
-This module is imported only with `--persistence-config`, and loads only the backends that the
-file names. The file is validated at start. Storage is opened after the Lease is acquired, because
-a former leader must not write, and in the background, because no controller needs it: a store that
-hangs, or belongs to another cluster, is reported and retried.
+This module is imported only with `--persistence-config` or `--journal`, and loads only the backends
+that the file names. The file is validated at start. Storage is opened after the Lease is acquired,
+because a former leader must not write. It is opened in the background, because no controller needs
+it: a store that hangs, or belongs to another cluster, is reported and retried.
 """
 
 from __future__ import annotations
@@ -43,15 +43,14 @@ CLUSTER_ID_PATH = "/api/v1/namespaces/kube-system"
 """Path of the namespace whose UID identifies the cluster; the UID never changes."""
 
 RETRY_S = 30.0
-"""Seconds between attempts to open storage or to rotate secrets, and between looks at its status.
-"""
+"""Seconds between attempts to open storage or to rotate secrets, and between status checks."""
 
 OPEN_S = 45.0
 """Deadline of an attempt to open storage in seconds: longer than that of an operation, 30 s."""
 
 CLOSE_S = 2.0
-"""Deadline of closing all storage in seconds; the Lease is released afterwards. The last write of
-the journal takes at most 5 s before, and the daemon ends 8 s after the grace period."""
+"""Deadline of closing all storage in seconds; the Lease is released afterwards. Before, the journal
+takes up to 5 s for its last write, and the daemon must end 8 s after the grace period."""
 
 _LOST_WITH_CLUSTER = frozenset({"kubernetes", "memory"})
 """Backends whose data are lost with the cluster, or with the process."""
@@ -127,11 +126,11 @@ class PersistenceStores:
             the file names another one.
         lease: name of the daemon's Lease, which distinguishes daemons of one namespace.
         record_event: called with (type, reason, message), to record an event about the daemon.
-        next_epoch: called if storage was written under a higher epoch than this leader's, such as
-            after the Lease was deleted or restored; returns the epoch to use, or None if this
+        next_epoch: called if storage was written under a higher epoch than this leader's, for
+            example after the Lease was deleted or restored. Returns the epoch to use; None = this
             process does not lead.
-        cluster_uid: UID of the cluster that owns the data, which must exist; empty = the cluster of
-            `client`, whose storage is created if it is absent.
+        cluster_uid: UID of the cluster that owns the data; storage without its data is refused.
+            Empty = the cluster of `client`, whose storage is created if it is absent.
         is_outside: whether to use only storage that outlives the cluster. A secret store in the
             cluster is then ignored.
 
@@ -140,7 +139,7 @@ class PersistenceStores:
         when_unavailable: the setting of that name.
 
     Raises:
-        Misconfigured: the file is invalid, or storage in the cluster although `is_outside`.
+        Misconfigured: the file is invalid, or names storage in the cluster although `is_outside`.
     """
 
     def __init__(
@@ -226,7 +225,7 @@ class PersistenceStores:
         return (self.objects,) if self.secrets is None else (self.objects, self.secrets)
 
     async def wait_open(self) -> None:
-        """Wait until storage is open, inside the block of `opened`.
+        """Wait until storage is open; call this inside the block of `opened`.
 
         Raises:
             BackendDead: the first attempt to open it failed.
@@ -301,11 +300,11 @@ class PersistenceStores:
             fenced = error.__cause__
             if not isinstance(fenced, Fenced) or self._next_epoch is None:
                 raise
-            # The count of the Lease may have gone back: it was deleted, or etcd was restored.
+            # `leaseTransitions` is lower than before if the Lease was deleted or etcd restored.
             epoch = await self._next_epoch(fenced.stored_epoch)
             if epoch is None:
                 raise
-            # The secret store may have needed a higher one meanwhile.
+            # The other storage may have needed a higher epoch meanwhile.
             self._writer = replace(self._writer, epoch=max(epoch, self._writer.epoch))
             await backend.provider.initialize(machine)
 
@@ -331,7 +330,8 @@ class PersistenceStores:
         Without `rotates` or old keys, the secrets stay unchanged. A permanent failure is logged.
         """
         if self._cluster_uid:
-            # The secret store may be empty. It is opened only for a cluster that is known.
+            # The secret store may be empty, so only the storage of objects can prove that the
+            # cluster is known.
             await self.objects.tried.wait()
             if not self.objects.is_open:
                 return
@@ -396,7 +396,7 @@ def _is_lost_with_cluster(entry: Mapping[str, Any]) -> bool:
 def stored_in_cluster(file: str, namespace: str) -> set[tuple[str, str]]:
     """Return resource and namespace of the objects that a file stores in the cluster.
 
-    Nothing for an invalid file: the daemon does not start with it.
+    The result is empty for an invalid file, with which the daemon does not start.
 
     Args:
         file: value of `--persistence-config`; empty = ConfigMaps of the cluster.
