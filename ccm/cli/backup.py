@@ -27,7 +27,7 @@ outlive the cluster: s3, postgres, or sqlite on a volume outside of it. The daem
 
 With `secrets: {encrypted: ...}` in the file, the snapshot is encrypted, and contains the Secrets to
 which the objects refer. Otherwise it contains no Secrets, and no credentials in the objects; the
-output names what is left out. Never stored: statuses, ConfigMaps, Nodes, Services, and user data of
+output names the omitted ones. Never stored: statuses, ConfigMaps, Nodes, Services, and user data of
 Kubermatic's operating-system-manager.
 
 Pass the flags of the daemon. Permissions, and a CronJob: manifests/examples/backup-cronjob.yaml.
@@ -40,11 +40,11 @@ exit status: 0 success, 1 an error, 2 invalid command line
 """
 
 _RESTORE_INTRODUCTION = """\
-Creates the objects of a snapshot of kube-ccm backup that are absent; existing objects are left
-unchanged. Their VMs are neither created nor deleted. If a Machine cannot be created, no MachineSets
-are, as they would create other Machines. May be repeated. The daemon must not run, except with
---dry-run (nor machine controllers in Pods of their own): it would create VMs for Machines that are
-not restored yet.
+Creates the absent objects of a snapshot of kube-ccm backup; existing objects are left unchanged.
+VMs are neither created nor deleted. If a Machine cannot be created, no MachineSet of its API group
+is created either, as it could replace the Machine. May be repeated. Except with --dry-run, neither
+the daemon nor machine controllers in Pods of their own may run: they would create VMs for Machines
+that are not restored yet.
 
 Pass the flags of the daemon. Permissions: create the objects and their Secrets, get the namespace
 kube-system and the Lease.
@@ -65,8 +65,8 @@ exit status: 0 all objects exist, 1 an error, or an object was not created, 2 in
 """
 
 _ORPHANS = (
-    "VMs without a Machine are deleted after an hour. To keep them until you have looked at them, "
-    "start the daemon with -machinesafety first in --controllers, and without --journal=delete"
+    "VMs without a Machine are deleted after an hour. To examine them first, start the daemon with "
+    "-machinesafety as the first entry of --controllers, and without --journal=delete"
 )
 _FLAGS_USED = (
     *("kubeconfig", "master", "namespace", "control-kubeconfig", "target-kubeconfig"),
@@ -167,7 +167,7 @@ async def restore(
             if any(group.api.deletes_orphans for group in groups):
                 lines.append(_ORPHANS)
             if lost:
-                # Opened first: with an unusable storage, nothing is created.
+                # Opened before the restore: if the storage is unusable, nothing is created.
                 target = await _journal(case, await enter(cluster.open_stores(case)))
                 count = await backup.add_to_journal(target, lost, dry_run=dry_run)
                 lines.append(f"journal: {count} entries {'would be ' * dry_run}added")
