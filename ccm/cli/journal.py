@@ -28,15 +28,15 @@ Usage: kube-ccm journal list [--watch | -o json]
        kube-ccm journal adopt NAME service NAMESPACE/NAME [--dry-run]
        kube-ccm journal rebuild [--dry-run]
 
-drop forgets an entry; its resource is not changed. adopt gives a load balancer, and its entry, to
-another Service, such as one that was created anew, if the provider supports that. rebuild adds an
-entry for each VM and load balancer in the cloud whose owner is known.
+drop deletes an entry; its resource is not changed. adopt gives a load balancer, and its entry, to
+another Service, for example after the Service was recreated, if the provider supports that. rebuild
+adds an entry for each VM and load balancer in the cloud whose owner is known.
 
 The command connects to the leader's Pod by port-forward, as kube-ccm explain does. Required
 permissions: get of the daemon's path /journal, and post for changes; and in the daemon's namespace
 list Pods, get the Lease, and create and get pods/portforward. With --offline and the flags of the
-daemon, the command opens the storage itself, and changes it only while no daemon leads. Adopt
-offline, so that the daemon does not create other load balancers before.
+daemon, the command opens the storage itself, and changes it only while no daemon leads. Use adopt
+with --offline before a daemon starts: a running daemon may create another load balancer first.
 
 examples:
   kube-ccm journal list --watch
@@ -52,7 +52,7 @@ NAME = "journal"
 ACTIONS = {
     "list": "show all entries",
     "show": "show one entry",
-    "drop": "forget an entry",
+    "drop": "delete an entry",
     "adopt": "give a load balancer to another Service",
     "rebuild": "add entries for resources of the cloud",
 }
@@ -66,7 +66,7 @@ _SECTION = FlagSection(NAME, ours=True)
 @dataclass(frozen=True)
 class _Own(explain.ConnectionFlags):
     output: str = command.output(_SECTION, "table")
-    watch: bool = _SECTION.flag(False, "With list: then show each change.", short="w")
+    watch: bool = _SECTION.flag(False, "With list: show all entries, then changes.", short="w")
     dry_run: bool = _SECTION.flag(False, "With a change: only show what would be done.")
     offline: bool = _SECTION.flag(
         False, "Open the storage with the daemon's flags, instead of asking the daemon."
@@ -119,7 +119,7 @@ async def show_or_change(
 
 
 async def _show(exchange: Exchange, name: str, out: TextIO, *, json: bool, watch: bool) -> None:
-    """Show all entries or the one of a name; with `watch`, show changed entries until cancelled."""
+    """Show all entries, or the named one; with `watch`, then show changes until cancelled."""
     response = await exchange(None)
     entries = {entry.name: entry for entry in response.entries}
     if name and name not in entries:
