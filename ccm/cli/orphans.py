@@ -1,7 +1,7 @@
 """`kube-ccm orphans`: shows load balancers of this cluster that belong to no Service.
 
-It also shows the orphans that the daemon has found with its journal. With `--delete`, it deletes
-one of the load balancers.
+The command also shows the orphans in the daemon's journal. With `--delete`, it deletes one of the
+load balancers.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ async def show_or_delete(
         The exit status.
 
     Raises:
-        ExaminationError: a request to the cloud or the API server failed, the provider lacks an
-            interface and there is no journal, or the load balancer belongs to a Service or another
-            cluster.
+        ExaminationError: a request to the cloud or the API server failed; the provider cannot list
+            or delete load balancers; or `--delete` names a load balancer that belongs to a Service
+            or another cluster.
     """
     from ccm.app.options.generic import JOURNAL_OFF
     from ccm.cloud.interface import LoadBalancerDigests
