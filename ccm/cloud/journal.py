@@ -48,7 +48,7 @@ class _Unrecorded:
 
 
 class PartJournal:
-    """The journal as a provider sees it; `Context.journal` is one, and all have the same effect."""
+    """Recorder of parts for providers (`Context.journal`). It has no state: all are equivalent."""
 
     @asynccontextmanager
     async def part(
@@ -58,18 +58,18 @@ class PartJournal:
 
         Use it inside `create_machine` and `ensure_load_balancer`, around the one request that
         creates the part; elsewhere nothing is recorded. Call `created` inside the block, also if
-        the part exists already. A block that ends without that call has created nothing. After an
-        error of the block, the part counts as possibly created.
+        the part exists already. If the block ends without that call, nothing counts as created.
+        If the block raises an error, the part may exist, and its entry is kept.
 
         `delete_machine` and `ensure_load_balancer_deleted` must delete the part: after their
         success, it counts as removed.
 
         Args:
             kind: type of the part, in lower-case letters, such as `sshkey`.
-            name: name of the part, unique among the parts of this kind of one owner; by this name
+            name: name of the part, unique among the parts of one kind and owner, with which
                 `JournalParts.find_part` finds it.
-            ephemeral: whether the block also deletes the part at its end. A part that is left over
-                is deleted soon, even if its owner exists.
+            ephemeral: whether the block also deletes the part at its end. If the daemon is killed
+                before, the part becomes an orphan, even if its owner exists.
 
         Raises:
             ValueError: `kind` contains other characters than lower-case letters.
