@@ -24,7 +24,7 @@ SYSTEM_TRUST = TlsSettings()
 Exchange = Callable[[JournalChange | None], Awaitable[JournalResponse]]
 """Function that changes the journal, or reads it (None).
 
-It raises ExaminationError if no daemon responded, or if the request was refused."""
+Raises ExaminationError if no daemon responded, or if the request was refused."""
 
 
 async def ask(
