@@ -24,9 +24,9 @@ from ccm.runtime.orphans import CloudLook, Finding
 class MachineAccess:
     """Access to the VMs of one API group, and to their parts.
 
-    After the deletion of a MachineClass or of its Secret, nothing can be looked up. That also holds
-    after the deletion of a machine that contains its provider spec itself. Each method raises
-    `FailedPrecondition` then.
+    The methods raise `FailedPrecondition` if the provider spec or credentials no longer exist:
+    after the deletion of the MachineClass, of its Secret, or of a machine that contains its
+    provider spec itself.
 
     Attributes:
         shared: components of the machine controllers of the API group.
@@ -50,12 +50,12 @@ class MachineAccess:
             info = partial_info(error)
         except NotFound:
             return CloudLook(finding=Finding.ABSENT)
-        # A name proves nothing: another cluster may use it.
+        # A name proves no ownership: another cluster may use the same one.
         finding = Finding.UNMARKED if driver.finds_by_name else Finding.MARKED
         return CloudLook(finding=finding, resource_id=info.provider_id)
 
     async def delete(self, entry: JournalEntry) -> None:
-        """See `ResourceAccess.delete`; raises `RetryAfter` while the cloud deletes the VM."""
+        """See `ResourceAccess.delete`; raises `RetryAfter` until the cloud has deleted the VM."""
         driver = self.shared.driver
         if entry.resource == SERVER:
             with suppress(NotFound):  # nothing is left
@@ -69,14 +69,14 @@ class MachineAccess:
         return any(is_same_instance(one.provider_id, entry.resource_id) for one in machines)
 
     def account_of(self, entry: JournalEntry) -> str:
-        """Return the account of the cloud that a lookup of an entry searches."""
+        """Return the account of the cloud in which an entry's resource would be looked up."""
         return self.shared.driver.caller.account_of(self._server(entry))
 
     async def listed(self) -> Sequence[JournalEntry]:
         """Return an entry for each machine's VM, and for each listed VM with our marker.
 
-        VMs without a machine are listed with the credentials of the MachineClasses, so none is
-        found in an API group without them.
+        VMs without a machine are listed with the credentials of the MachineClasses. In an API group
+        that has no MachineClasses, such VMs are not found.
 
         Raises:
             CloudError: a listing failed.
