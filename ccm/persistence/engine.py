@@ -1,8 +1,8 @@
 """Provider on top of plain stores: the behaviour that all backends share.
 
-This module implements life cycle, names, states, order, deadlines, envelopes and metrics; a store
-only reads and writes bytes. Decoding and hashing run in threads: an object may have 1.5 MiB, and
-the event loop must not be blocked for more than 50 ms.
+The provider validates objects, wraps them in envelopes, orders their writes, and adds deadlines and
+metrics; a store only reads and writes bytes. Decoding and hashing run in threads: an object may
+have 1.5 MiB, and the event loop must not be blocked for more than 50 ms.
 """
 
 from __future__ import annotations
@@ -76,15 +76,16 @@ WRITES = frozenset({"put", "delete"})
 """Operations that change an object."""
 
 WINDOW = 256
-"""Number of writes and deletes in the mean latency."""
+"""Number of writes and deletes in the mean latency; part of the interface
+(`PersistenceProviderStatus`)."""
 
 DEADLINE_S = 30.0
-"""Deadline of one operation in seconds: long enough for three attempts of an S3 request, each with
-5 s to connect and 10 s to respond."""
+"""Deadline of one operation in seconds: longer than `store.RETRY_S`, so that an operation usually
+ends with the error of its store, which names the cause."""
 
 
 class StorageInstance:
-    """One instance: its store, status and metrics.
+    """Store with the status and metrics of one instance.
 
     Args:
         backend: type of storage, for metrics.
@@ -131,13 +132,13 @@ class StorageInstance:
         """Run an operation on the store, with deadline, status and metrics.
 
         Args:
-            name: name of the operation, for metrics; `put` and `delete` count for the mean latency,
-                and those of one place run one by one, in call order.
-            place: place of the object; None = several.
+            name: name of the operation, for metrics. `WRITES` of one place run one at a time, in
+                call order, and count for the mean latency.
+            place: place of the object; None = the operation concerns no single object.
 
         Raises:
-            BackendUnavailable: the deadline has passed, perhaps while earlier writes of the object
-                ran, or the leader lease may have expired.
+            BackendUnavailable: the deadline passed, which includes the wait for earlier writes of
+                the object; or the Lease of this leader may have expired.
         """
         began, result = clock.monotonic(), "ok"
         lock: asyncio.Lock | nullcontext[None] = nullcontext()
@@ -207,7 +208,7 @@ class StorageInstance:
 
 
 PROBE_S = 30.0
-"""Seconds between two probes of each instance."""
+"""Seconds between two probes of each instance: an outage is noticed even if nothing is written."""
 
 StoredObject = tuple[ObjectKey, dict[str, Any], Version]
 
@@ -249,9 +250,11 @@ class StoreProvider:
         self._probe_s = probe_s
         self._prepare = partial(objects.validate, sensitive=sensitive)
         self._machine: MachineId | None = None
+        # Why the last `initialize` failed; empty = it has not failed.
         self._dead: str = ""
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
+        # `initialize` and `close` take turns: no store may be opened after it was closed.
         self._starting = asyncio.Lock()
         self._prober: asyncio.Task[None] | None = None
 
@@ -312,7 +315,7 @@ class StoreProvider:
                     if instance.is_open:
                         async with instance.operation("probe"):
                             await instance.store.probe()
-                    else:
+                    else:  # it was unreachable in `initialize`
                         await instance.open(Claim(self._cluster_uid, self._writer().epoch))
                 except PersistenceError as error:
                     instance.mark_down(str(error))
@@ -336,7 +339,7 @@ class StoreProvider:
         return self._usable_instance(instance).store.capabilities
 
     async def clusters(self, instance: str, wanted: str) -> Collection[str] | None:
-        """See `ClusterListing.clusters`; None = the backend cannot tell."""
+        """See `ClusterListing.clusters`; None = the store does not implement it."""
         store = self._instances[instance].store
         return await store.clusters(wanted) if isinstance(store, ClusterListing) else None
 
