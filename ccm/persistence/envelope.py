@@ -23,9 +23,9 @@ class WriterIdentity:
     """Identity of the writing process.
 
     Attributes:
-        identity: identity of the leader.
-        epoch: number of leader transitions of the Lease; a leader with a lower number is outdated.
-            0 without leader election.
+        identity: identity of the leader in the Lease.
+        epoch: `leaseTransitions` of the Lease: a leader with a lower number is outdated. 0 without
+            leader election.
     """
 
     identity: str = ""
@@ -159,7 +159,7 @@ def check_marker(body: bytes, cluster_uid: str, where: str) -> None:
 def epoch_of(marker: bytes) -> int:
     """Return the epoch in a marker; 0 if the marker is damaged.
 
-    A 0 is safe, because each object is also fenced by the epoch in its envelope.
+    With 0, the marker fences no writer; the epoch in the envelope of each object still does.
     """
     try:
         return int(json.loads(marker)["epoch"])
