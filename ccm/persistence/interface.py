@@ -67,7 +67,9 @@ class GVK(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineId:
-    """Identity of an installation. It names no Pod or host, so every leader has the same identity.
+    """Identity of an installation of the daemon; every replica has the same one.
+
+    Despite its name, it identifies no host and no Pod.
 
     Attributes:
         cluster_uid: UID of the namespace `kube-system`.
@@ -127,7 +129,7 @@ class PersistenceProvider(Protocol):
     """Interface of every provider; its methods may be called concurrently."""
 
     async def initialize(self, machine_id: MachineId) -> None:
-        """Open all instances and check that they are writable; called as leader.
+        """Open all instances and check that they are writable; only the leader may call this.
 
         An unreachable instance is retried later, unless all are unreachable.
 
@@ -168,8 +170,7 @@ class VersionedPersistence(PersistenceProvider, Protocol):
         """Return the capabilities of an instance: a subset of `CAS`, `FENCING` and `SHARED`.
 
         A capability that depends on the storage service is included only if a test of the service
-        succeeded. There is no capability for conditional deletion, because not all services
-        support it.
+        succeeded. Deletions are never conditional: some S3 services do not support that.
         """
 
     async def put_versioned(
