@@ -1,14 +1,13 @@
-"""Journal of cloud resources: what was created in the cloud, for which object of the cluster.
+"""Journal of cloud resources: a durable entry for each resource, with its owner in the cluster.
 
-An entry is written before its resource is created. So a resource can be found after its owner is
-gone, after a crash, and even if the cloud shows no label of it. The journal is a hint where to
-look: the cluster and the cloud stay the only sources of truth, and an entry alone never justifies a
-deletion.
+The entry is written before the resource is created. So the resource can be found after a crash or
+the loss of its owner, even if the cloud stores no labels. The journal is only a hint: the cluster
+and the cloud stay the only sources of truth, and an entry alone never justifies a deletion.
 
-Entries are stored in pages: objects with up to `PAGE_SIZE` entries, written if the stored version
-is the expected one. A committer task writes all entries that change within a few milliseconds, so
-that hundreds of creations cost a few writes. Entries are independent of each other: no transaction
-covers two pages. All entries are in memory.
+Entries are stored in pages. A page is one stored object with up to `PAGE_SIZE` entries, and is
+written with its version as precondition. A committer task collects the changes of a few
+milliseconds, so that hundreds of creations cost a few writes. Entries are independent of each
+other: no transaction covers two pages. All entries are also in memory.
 """
 
 from __future__ import annotations
@@ -43,32 +42,40 @@ PAGE_SIZE = 64
 """Maximum entries of a page: small enough for every store, large enough for a batch."""
 
 BATCH_S = 0.002
-"""Seconds for which the committer collects entries before it writes."""
+"""Seconds for which the committer collects entries before it writes; few, because cloud calls wait
+for the write."""
 
 FLUSH_S = 1.0
-"""Maximum seconds until an entry of `Journal.put_later` is written."""
+"""Maximum seconds from `Journal.put_later` to the write; no call waits for it, so that more entries
+share a write."""
 
 WAIT_S = 2.0
-"""Maximum seconds for which `Journal.put` waits; then the journal counts as unavailable."""
+"""Maximum seconds for which `Journal.put` waits. Then the journal counts as unavailable, so that a
+slow store does not delay every cloud call."""
 
 CLOSE_S = 5.0
-"""Maximum seconds for the last write in `Journal.close`."""
+"""Maximum seconds for the last write in `Journal.close`; the Lease is released only afterwards."""
 
 MAX_PENDING = 10_000
-"""Maximum entries that wait for an unavailable store; further new entries are not recorded."""
+"""Maximum entries that wait for an unavailable store, to limit memory; further new entries are not
+recorded."""
 
 KEEP_REMOVED = timedelta(days=7)
 MAX_REMOVED = 1000
-"""Age until which removed entries are kept, and their maximum number."""
+"""Maximum age and number of removed entries, which are kept only for `kube-ccm journal` and
+`kube-ccm explain`."""
 
 MAX_ERROR = 200
-"""Maximum characters of `JournalEntry.last_error`."""
+"""Maximum characters of `JournalEntry.last_error`: a full page must fit into every store."""
 
 CONCURRENT_PAGES = 8
+"""Maximum pages written at the same time, so that a large flush does not overload the store."""
+
 MAX_ATTEMPTS = 5
 """Maximum attempts to write a page that another writer changes at the same time."""
 
 _RETRY = ExponentialBackoff(base_s=1.0, cap_s=30.0, jitter=0.2)
+"""Delays between attempts to write while the journal is unavailable."""
 
 UP = metrics.gauge("ccm_journal_up", "1 = the journal of cloud resources is written durably.")
 
@@ -79,7 +86,9 @@ class EntryState(StrEnum):
     INTENT = "Intent"
     """About to be created; it may exist."""
     CREATED = "Created"
+    """Its existence was confirmed."""
     DELETING = "Deleting"
+    """Its deletion has begun; parts of it may be left."""
     REMOVED = "Removed"
     """Its absence was confirmed."""
 
@@ -110,9 +119,10 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         account: account of the cloud that contains the resource; empty = unknown.
         owner: object of the cluster for which the resource was created.
         state: state of the resource.
-        purpose: distinguishes parts of one owner.
-        machine_class: name of the MachineClass whose credentials show the resource; empty = the
-            provider's own credentials do.
+        purpose: name of the part, unique among the parts of one kind and owner; empty for a load
+            balancer or VM.
+        machine_class: name of the MachineClass with the credentials for the resource; empty = the
+            provider's own credentials.
         intended_name: name that the resource has or will have in the cloud.
         annotations: annotations of the Service that the provider reads.
         ephemeral: whether the resource must not outlive the operation that created it.
@@ -145,7 +155,7 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     writer: str = ""
 
     def may_be_in(self, account: str) -> bool:
-        """Return whether the resource is in an account of the cloud, as far as is known."""
+        """Return whether the resource may be in an account: its own is the same, or unknown."""
         return self.account in ("", account)
 
 
@@ -168,7 +178,7 @@ def redact_entry(entry: JournalEntry) -> JournalEntry:
     return msgspec.structs.replace(entry, annotations=annotations, last_error=error)
 
 
-# A batch has the same few names many times.
+# Cached, because a batch repeats the same few annotation names.
 _is_secret_name = lru_cache(1024)(redact.is_secret_name)
 
 
@@ -233,11 +243,14 @@ class Journal:
         self._instance = ""
         self._committer: asyncio.Task[None] | None = None
         self._is_closing = False
-        # Changed entries; those of them that a caller waits for; and when the others are written.
+        # Names of the entries with changes that are not stored yet.
         self._dirty: set[str] = set()
+        # Those of them for which a `put` waits: the next commit writes them.
         self._urgent: set[str] = set()
+        # Loop time by which the others are written.
         self._flush_at = math.inf
         self._changed = asyncio.Event()
+        # Set and replaced after each commit, so that each waiter checks its entries again.
         self._committed = asyncio.Event()
         self._fault: errors.PersistenceError | None = None
         self._down_since = ""
@@ -256,7 +269,7 @@ class Journal:
 
     @property
     def fault(self) -> str:
-        """Why the journal cannot be written now, and since when; empty = no error is known."""
+        """Error that makes the journal unavailable, and its time; empty = no error is known."""
         return "" if self._fault is None else f"{self._fault}; unavailable since {self._down_since}"
 
     def by_owner(self, uid: str) -> Sequence[JournalEntry]:
@@ -272,7 +285,7 @@ class Journal:
     async def put(self, *entries: JournalEntry, drop: Collection[str] = ()) -> None:
         """Record entries, and delete others; the changes are durable when this method returns.
 
-        An entry that is stored already, apart from its times and writer, is not written.
+        An entry that differs from the stored one only in its times and writer is not written.
 
         Args:
             entries: entries to record.
@@ -286,9 +299,10 @@ class Journal:
         await self._wait_until_durable(self._change(entries, drop, is_urgent=True))
 
     def put_later(self, *entries: JournalEntry, drop: Collection[str] = ()) -> None:
-        """Change entries as `put` does; written within `FLUSH_S`, or with their page before that.
+        """Change entries as `put` does, but without waiting for the write.
 
-        An error is not raised.
+        They are written within `FLUSH_S`, or earlier with another entry of their page. No error is
+        raised, not even if entries are not recorded (`MAX_PENDING`).
         """
         with suppress(errors.PersistenceError):
             self._change(entries, drop, is_urgent=False)
@@ -365,13 +379,14 @@ class Journal:
 
     @property
     def _epoch(self) -> int:
-        # At least the highest stored epoch: a store outside the cluster may outlive the Lease.
+        # At least the highest stored epoch: a store outside of the cluster may outlive the Lease,
+        # whose count of transitions then starts again.
         return max(self._writer().epoch, self._min_epoch)
 
     # Opening and closing
 
     async def open(self, provider: VersionedPersistence, instance: str) -> None:
-        """Load all entries, and write the entries that wait. May be called again after a failure.
+        """Load the stored entries; then write those recorded before. May be repeated after errors.
 
         Args:
             provider: an initialized provider.
@@ -398,7 +413,7 @@ class Journal:
         for name, (entry, page) in loaded.items():
             self._page_of[name] = page
             ours, created = self._entries.get(name), entry.state is EntryState.CREATED
-            # Before the stored entries were known, an update looked like a creation.
+            # An intent recorded before may be an update: the stored entries were not known yet.
             if ours is None or (created and ours.state is EntryState.INTENT):
                 self._set(name, entry)
                 self._dirty.discard(name)
@@ -423,7 +438,7 @@ class Journal:
     # Writes
 
     async def _commit_until_closed(self) -> None:
-        # A shutdown lets changes of the cloud finish, and their entries must still be written.
+        # Cloud calls in progress may finish during a shutdown: their entries must still be written.
         drain.exempt()
         while not (self._is_closing or self._is_fenced):
             self._changed.clear()
@@ -458,6 +473,7 @@ class Journal:
             pages, write, limit=min(len(pages), CONCURRENT_PAGES), name="journal-page"
         )
         if failures:
+            # A fence is final, and must not be hidden by the failure of another page.
             self._mark_down(max(failures, key=lambda error: isinstance(error, errors.Fenced)))
         elif pages:
             self._mark_up()
@@ -551,6 +567,7 @@ class Journal:
     ) -> None:
         for name in names:
             entry = self._entries.get(name)
+            # An entry that was changed during the write is written again.
             if entry is entries.get(name):
                 self._dirty.discard(name)
                 if entry is None:
@@ -565,6 +582,7 @@ class Journal:
             self._down_since = format_time(clock.now())
         UP.set(0)
         self._outage.record_failure(error=str(fault), since=self._down_since)
+        # Failures of callers during the delay do not extend it.
         if _now() >= self._retry_at:
             self._retry_at = _now() + self._streak.next_delay(_now())
         if was_up:
