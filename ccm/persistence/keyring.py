@@ -35,6 +35,9 @@ class Keyring:
     Args:
         ring: keys of 32 bytes each.
 
+    Attributes:
+        active: ID of the key that encrypts.
+
     Raises:
         BackendDead: there is no key, or a key does not have 32 bytes.
     """
