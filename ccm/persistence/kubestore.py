@@ -1,13 +1,13 @@
 """Store in objects of the cluster: in ConfigMaps, or in Secrets for a secret store.
 
-The envelope is compressed, because the API server accepts 1 MiB for an object. The name of an
-object is a digest. Its label `kube-ccm.io/persistence` names the daemon's Lease, so that several
+The envelope is compressed, because the API server accepts at most 1 MiB for an object. The name of
+an object is a digest. Its label `kube-ccm.io/persistence` names the daemon's Lease, so that several
 daemons can use one namespace. An object of that name without the label is never changed.
 
 A marker has the epoch of the leader. Before each write the store reads the object, then the marker,
-and then writes on condition that the object is unchanged. So a former leader whose request arrives
-late never replaces an object of a newer leader. A caller that passes the version that it expects
-has read the object before, which saves that request.
+and then writes with the object's resource version as precondition. So a former leader whose request
+arrives late never replaces an object of a newer leader. If the caller passes the version that it
+expects, the store need not read the object.
 """
 
 from __future__ import annotations
@@ -43,14 +43,21 @@ from ccm.persistence.store import Claim, Page, StoredRecord, check_epoch, check_
 
 LABEL = "kube-ccm.io/persistence"
 KIND_LABEL = "kube-ccm.io/persistence-kind"
+"""Label whose value is a digest of the stored object's kind."""
 ANNOTATION = "kube-ccm.io/persistence-key"
+"""Annotation with the key of the stored object."""
 FIELD = "stored"
+"""Key of the compressed envelope in the data of the ConfigMap or Secret."""
+
 PAGE = 20
+"""Objects per request of a listing: a whole page is in memory, and each object may have 1 MB."""
+
 MAX_BYTES = 1_000_000
 """Maximum bytes of an envelope: the API server accepts 1 MiB for all fields of an object."""
 
 MAX_ATTEMPTS = 4
-"""Maximum attempts of a write or deletion with concurrent writers of the same object."""
+"""Maximum attempts of a write or deletion with concurrent writers of the same object; few, because
+only the leader writes."""
 
 _FORMATS = {
     "namespace": (r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?", "the name of a namespace"),
@@ -134,9 +141,9 @@ class KubeStore:
             "labels": {KIND_LABEL: _digest(*place.kind)},
             "annotations": {ANNOTATION: place.key},
         }
-        # With other text than a number, the API server would not respond with a conflict.
+        # The API server rejects a version that is no number, instead of reporting a conflict.
         is_known = expect is ABSENT or (expect is not None and expect.isdecimal())
-        # If the marker was lost or set back, the object itself has to be checked.
+        # A marker that was lost or set back fences no writer: then read the epoch in the object.
         if is_known and await self._leader_epoch() == entry.epoch:
             version = None if expect is ABSENT else expect
             with suppress(VersionConflict):
@@ -185,7 +192,7 @@ class KubeStore:
         """Read an object; check that no newer leader has opened the store or written the object.
 
         Raises:
-            Fenced: a newer leader has.
+            Fenced: a newer leader has done either.
         """
         record = await self._read(name)
         check_epoch(await self._leader_epoch(), epoch)
@@ -208,7 +215,7 @@ class KubeStore:
         """Create an object, or replace it if it still has the version `before`.
 
         Raises:
-            VersionConflict: it exists, or was changed.
+            VersionConflict: the object to create exists, or the one to replace was changed.
         """
         compressed = await asyncio.to_thread(zlib.compress, body)
         labels = {LABEL: self.owner, **metadata.get("labels", {})}
@@ -276,7 +283,7 @@ class KubeStore:
             )
         try:
             stored = base64.b64decode(item.get(self._kind.data, {}).get(FIELD, ""), validate=True)
-            # Bounded, because a few compressed bytes can stand for any number.
+            # Limited: a few compressed bytes can expand to gigabytes.
             body = zlib.decompressobj().decompress(stored, MAX_BYTES)
         except (binascii.Error, zlib.error):
             body = b""
