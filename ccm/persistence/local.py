@@ -66,7 +66,7 @@ _NETWORK_TYPES = re.compile(
 
 
 def is_on_network(path: Path) -> bool:
-    """Return whether a file is on a network file system; False if the system does not tell."""
+    """Return whether a file is on a network file system; False if Linux's mount table is absent."""
     device = os.stat(path).st_dev
     number = f"{os.major(device)}:{os.minor(device)}"
     try:
