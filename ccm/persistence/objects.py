@@ -4,7 +4,7 @@ An object is JSON with a kind and a name, of limited size, and without secrets.
 
 Encoded names keep lower-case letters, digits, dot and dash; every other byte becomes `%XX`. So no
 encoded name is special to a file system, and no two differ only in case. An unencoded `_` in a key
-stands for the cluster scope, so it cannot collide with a namespace.
+stands for the cluster scope; a `_` in the name of a namespace is always encoded.
 """
 
 from __future__ import annotations
