@@ -1,10 +1,10 @@
 """Store in a table of a PostgreSQL database. Several clusters can share the table; each reads and
 writes only its own rows.
 
-Each call is one statement that can be repeated, without a transaction over several round trips. A
-statement that changes an object also locks the cluster's row with the epoch: once a newer leader
-has opened the store, a former leader can no longer write, and a frozen leader keeps no lock. All
-calls share one connection, one at a time. A server that does not flush to disk is rejected.
+Each call is one repeatable statement. No transaction spans several round trips, so a frozen leader
+keeps no lock. A statement that changes an object also locks the cluster's row and checks its epoch:
+once a newer leader has opened the store, a former leader can no longer write. All calls share one
+connection, one at a time. A server that does not flush to disk is rejected.
 """
 
 from __future__ import annotations
@@ -42,16 +42,20 @@ from ccm.persistence.registry import store_backend
 from ccm.persistence.store import Claim, Page, StoredRecord, check_epoch
 
 PAGE = 200
+"""Objects per statement of a listing; a whole page is in memory."""
 
 CONNECT_S = 5.0
 COMMAND_S = 10.0
 CLOSE_S = 1.0
+"""Deadlines in seconds of a connection attempt, a statement, and the end of a connection. The
+server ends a statement after 8 s (`_SET_UP`), so its error arrives before our deadline."""
 
 SCHEMA = 1
 """Version of the tables, stored as the comment of the table of objects."""
 
 SCHEMA_LOCK = 0x63636D31
-"""Advisory lock ID for the creation of the schema: `ccm1` in ASCII."""
+"""ID of the advisory lock for the creation of the schema, since two processes may create it at the
+same time: `ccm1` in ASCII."""
 
 _SET_UP = """
 SELECT current_setting('fsync') = 'on', (
@@ -65,9 +69,9 @@ set_config('tcp_user_timeout', '10000', false)
 """
 """Statement that prepares a connection; returns whether writes are durable.
 
-It ends the former connections of this store: a statement of theirs whose outcome is unknown must
-not take effect after a later one. The time limits are for a process or network that freezes: the
-server then ends the statement, and releases its locks."""
+The statement also ends earlier connections of this store. A statement on one of them, whose outcome
+is unknown, must not take effect after a later statement. The time limits are for a process or
+network that freezes: the server then ends the statement, and releases its locks."""
 
 _SCHEMA = """
 DO $$ BEGIN
@@ -105,8 +109,8 @@ INSERT INTO "{table}_instance" AS stored VALUES(
 ON CONFLICT(cluster_uid) DO UPDATE SET epoch = greatest(stored.epoch, excluded.epoch)
 RETURNING marker, epoch
 """
-"""Not below the epoch of the objects: if an operator deleted the row, a former leader must not
-restore it with its own epoch after the present one has written."""
+"""The epoch of the row is at least that of all objects. Otherwise a former leader could restore a
+row that an operator deleted, with its own lower epoch, and write again."""
 
 _HAS_CLUSTERS = "SELECT to_regclass('{table}_instance') IS NOT NULL"
 _CLUSTERS = 'SELECT cluster_uid FROM "{table}_instance" ORDER BY cluster_uid'
@@ -119,9 +123,11 @@ _LIST = f'SELECT key, body, write_id FROM "{{table}}" WHERE {_AT} > $5 ORDER BY 
 def _change(text: str) -> str:
     """Return a statement that makes a change if no newer leader has opened the store.
 
-    Its parameters are cluster and place ($1 to $5), the epochs of the claim ($6) and of the writer
-    ($7), and ID and envelope of the write ($8, $9). Its row has the epoch in the store, None = the
-    row of the cluster is missing or its epoch was set back, and whether an object was changed.
+    Parameters of the statement: cluster and place ($1 to $5), epoch of the claim ($6), epoch of the
+    writer ($7), ID of the write ($8), and envelope ($9).
+
+    Columns of its only row: the epoch in the store, and whether an object was changed. The epoch is
+    NULL if the row of the cluster is missing or its epoch was set back.
     """
     return f"""
 WITH leader AS (SELECT epoch FROM "{{table}}_instance"
@@ -131,7 +137,7 @@ SELECT (SELECT epoch FROM leader), EXISTS(SELECT FROM changed)
 """  # noqa: S608 - ours
 
 
-# The write's own ID in a condition: a repeated statement succeeds if its first run did.
+# The conditions accept the ID of this write, too: a repetition succeeds if the first run did.
 _PUT = _change("""
 INSERT INTO "{table}" AS stored(cluster_uid, grp, version, kind, key, epoch, write_id, body)
 SELECT $1, $2::text, $3::text, $4::text, $5::text, $7::bigint, $8::text, $9::bytea
@@ -139,11 +145,11 @@ FROM leader WHERE leader.epoch <= $7::bigint
 ON CONFLICT(cluster_uid, grp, version, kind, key) DO UPDATE
 SET epoch = excluded.epoch, write_id = excluded.write_id, body = excluded.body
 WHERE $10::bool OR stored.write_id = excluded.write_id""")
-"""$10: whether it may replace an object."""
+"""$10: whether the write may replace an object."""
 _REPLACE = _change(f"""
 UPDATE "{{table}}" AS stored SET epoch = $7::bigint, write_id = $8, body = $9 FROM leader
 WHERE leader.epoch <= $7::bigint AND {_AT} = $5 AND stored.write_id IN ($8, $10)""")  # noqa: S608 - ours
-"""$10: the version that it may replace."""
+"""$10: the version that the write may replace."""
 _DELETE = _change(f"""
 DELETE FROM "{{table}}" USING leader WHERE leader.epoch <= $7::bigint AND {_AT} = $5""")  # noqa: S608 - ours
 
@@ -327,7 +333,7 @@ class PostgresStore:
     # The connection
 
     async def _fetch(self, query: str, *values: Any) -> Sequence[Any]:
-        """Run one statement and return its rows. It may run twice, so it must be repeatable.
+        """Run one repeatable statement and return its rows; it may run several times.
 
         Raises:
             BackendUnavailable: the statement failed; its outcome is unknown.
@@ -389,7 +395,7 @@ def _is_lost(error: BaseException) -> bool:
 def _explain(error: Exception, failures: int) -> tuple[str, bool]:
     """Return the cause of a failure, and whether the statement may succeed soon."""
     state = getattr(error, "sqlstate", None) or ""
-    # A lost connection may have been closed while it was idle: one repetition shows it.
+    # The server may have closed the connection while it was idle: retry once.
     is_temporary = state in _PASSING or (failures == 0 and _is_lost(error))
     # The text of most errors may contain the data that was sent.
     why = type(error).__name__
