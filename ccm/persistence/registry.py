@@ -68,9 +68,9 @@ class BackendContext:
         requests: client of the API server; None = no API server is connected.
         namespace: namespace of the daemon's Lease.
         lease: name of the daemon's Lease.
-        build: builds the provider that an entry of the config file names, for a backend that
-            contains another backend; its second argument is the position of the entry in the file,
-            for error messages. None = no config file.
+        build: builds a provider from an entry of the config file, for a backend that contains
+            another backend. The second argument is the position of the entry in the file, for error
+            messages. None = no config file.
     """
 
     writer: Callable[[], WriterIdentity] = WriterIdentity
