@@ -46,16 +46,21 @@ from ccm.persistence.store import Claim, Page, StoredRecord, check_epoch, check_
 T = TypeVar("T")
 
 MAX_CONCURRENT_READS = 16
-"""Maximum concurrent reads of a listing."""
+"""Maximum concurrent reads of a listing: a listing must not overload the service."""
 
 PAGE = 200
+"""Objects that a listing holds in memory at the same time."""
+
 MAX_ATTEMPTS = 8
-"""Maximum attempts of a write with concurrent writers of the same object."""
+"""Maximum attempts of a write with concurrent writers of the same object; few, because only the
+leader writes."""
 
 CONNECT_TRIES = 3
 """Attempts to connect: an unreachable service, unlike an overloaded one, is reported soon."""
 
 _TOMBSTONE = b'{"deleted":true,'
+"""Begin of the content of an object that is being deleted; such an object counts as absent."""
+
 _PROBE = ".ccm-probe"
 _TEMPORARY = re.compile(r"HTTP error|status code: (?:408|429|5(?!01)\d\d)")
 _NOT_CONNECTED = "kind: Connect"
@@ -295,7 +300,8 @@ class S3Store:
 
         Raises:
             VersionConflict: the precondition does not hold.
-            BackendUnavailable: it does not hold after an attempt with an unknown outcome.
+            BackendUnavailable: the precondition does not hold, and the outcome of an earlier
+                attempt is unknown.
         """
         entry = write.entry
         try:
@@ -374,7 +380,7 @@ class S3Store:
         a killed one leaves nothing behind.
 
         Raises:
-            BackendDead: the service does not support them.
+            BackendDead: the service does not support conditional writes.
         """
         path = f"{self._base}/{_PROBE}"
         await self._put(path, b"probe", None)
@@ -440,6 +446,7 @@ def _proxies(config: S3Config) -> Mapping[str, str]:
     environment = proxies.ProxySettings.from_environ()
     proxy = environment.proxy_for(url)
     if not proxy:
+        # A proxy for no host: without the option, obstore would read the environment.
         return {"proxy_url": "http://localhost", "proxy_excludes": "*,0.0.0.0/0,::/0"}
     return {
         "proxy_url": proxy,
@@ -455,11 +462,13 @@ def _bucket(
         settings |= {"endpoint": config.endpoint, "virtual_hosted_style_request": False}
     if config.server_side_encryption:
         settings["server_side_encryption"] = config.server_side_encryption
+    # Short, so that `store.RETRY_S` allows for a second attempt.
     options: Any = {"connect_timeout": "5s", "timeout": "10s"}
     options |= {"allow_http": config.allow_insecure, **proxy_options}
     for name, text in file_contents.items():
         (options if name == "root_certificate" else settings)[name] = text
-    retry: Any = {"max_retries": 0}  # a repeated write has to look for its ID first
+    # No retries by obstore: a repeated write first has to look for its ID in the object.
+    retry: Any = {"max_retries": 0}
     try:
         return Bucket(config.bucket, client_options=options, retry_config=retry, **settings)
     except (ValueError, exceptions.BaseError) as error:
