@@ -1,15 +1,15 @@
 """Store in one SQLite file, with one connection in its own thread.
 
 Every write transaction also checks the epoch: once a newer leader has opened the file, a former
-leader can no longer write. It checks the inode, too: a file that was moved away would take writes
-that no later process finds.
+leader can no longer write. The transaction also checks that the path still leads to the open file:
+a write to a file that was moved away would be lost for the next process.
 
 The pragma `synchronous` is set to FULL or higher and read back: with a lower level, a power failure
 can lose acknowledged writes. On a network file system, a rollback journal replaces the write-ahead
 log, which needs shared memory.
 
-With a write-ahead log, readers do not stop the writer, so that the integrity of the file is checked
-after it was opened: for a million objects, the check takes half a minute.
+The check of the file's integrity takes half a minute for a million objects. With a write-ahead log,
+where readers do not block the writer, it runs in the background after the file was opened.
 """
 
 from __future__ import annotations
@@ -42,8 +42,14 @@ APPLICATION_ID = 0x63636D31
 """SQLite application ID of our files: `ccm1` in ASCII."""
 
 SCHEMA = 1
+"""Version of the tables, stored as `user_version` of the file."""
+
 PAGE = 200
+"""Objects per query of a listing; a whole page is in memory."""
+
 BUSY_MS = 5000
+"""Milliseconds for which SQLite waits until another process, such as `kube-ccm doctor`, releases
+its lock of the file."""
 
 _TABLES = """
 CREATE TABLE instance(marker BLOB NOT NULL, epoch INTEGER NOT NULL);
@@ -139,7 +145,7 @@ class SqliteStore:
     async def _run(self, function: Callable[..., T], *args: Any) -> T:
         """Run a function in the thread of the store, after earlier ones, and return its result.
 
-        The thread goes on if the caller is cancelled.
+        The function runs to its end even if the caller is cancelled.
 
         Raises:
             BackendDead: the file is damaged.
@@ -206,7 +212,8 @@ class SqliteStore:
     def _owners(self) -> Collection[str]:
         if not self._path.exists():
             return ()
-        uri = f"{self._path.as_uri()}?mode=rw"  # "ro" could not finish a transaction after a crash
+        # Not "ro": SQLite may have to complete or undo a transaction after a crash.
+        uri = f"{self._path.as_uri()}?mode=rw"
         with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_MS / 1000)) as db:
             if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'instance'").fetchone():
                 return ()
@@ -222,7 +229,7 @@ class SqliteStore:
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             os.close(os.open(self._path, flags, local.FILE_MODE))
         local.check_private(self._path, is_folder=False)
-        # Before the connection: a file that replaces this one meanwhile takes no writes.
+        # Read before the file is opened: `_check_place` notices a replacement in between.
         self._inode = _inode_of(self._path)
         self._connection = sqlite3.connect(self._path, isolation_level=None, timeout=BUSY_MS / 1000)
         owner = self._pragma("application_id")
@@ -290,7 +297,7 @@ class SqliteStore:
         """Check that the open file still has its path.
 
         Raises:
-            BackendUnavailable: it was moved, deleted or replaced.
+            BackendUnavailable: the file was moved, deleted or replaced.
         """
         if _inode_of(self._path) != self._inode:
             raise BackendUnavailable(
@@ -353,7 +360,7 @@ class SqliteStore:
         with suppress(OSError):
             free_bytes = shutil.disk_usage(self._path.parent).free
             if name == "SQLITE_FULL" or free_bytes < MIN_FREE_BYTES:
-                text += "; no space for more: free some, deletions need it, too"
+                text += "; no space for more: free some space; deletions need some, too"
         return text
 
 
