@@ -29,6 +29,7 @@ RETRY_S = 25.0
 error still names the cause."""
 
 BACKOFF = ExponentialBackoff(base_s=0.05, cap_s=2.0, jitter=1.0)
+"""Delays of `retry`: random, so that several processes do not overload a store that recovers."""
 
 PORT = r"0*(?:[1-9]\d{0,3}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-5])"
 """Pattern of the ports from 1 to 65535."""
@@ -75,7 +76,7 @@ class Store(Protocol):
         """Maximum bytes of an envelope; the provider refuses larger ones before any request."""
 
     async def open(self, claim: Claim) -> None:
-        """Prepare the store, check that it is writable, and remove remains of a crash.
+        """Prepare the store, check that it is writable, and clean up after a crash.
 
         Called again after a temporary failure.
         """
@@ -184,8 +185,8 @@ async def retry(
         name: name of the storage, for the error message.
         operation: the operation; it may run several times, so it must be repeatable.
         failures: exceptions of a failed operation.
-        explain: function from an exception, and the number of earlier ones, to the cause without
-            the data that was sent, and whether the operation may succeed soon.
+        explain: called with an exception and the number of earlier ones; returns the cause, without
+            data that was sent, and whether a retry may succeed.
 
     Raises:
         BackendUnavailable: the operation failed; its outcome is unknown.
