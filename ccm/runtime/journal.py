@@ -90,6 +90,7 @@ class CallJournal:
             except BaseException as error:
                 fault = errors.normalize(error)
                 mask_user_data(fault, call)
+                # RetryAfter is no failure: the next reconcile continues the call.
                 if not isinstance(fault, errors.RetryAfter):
                     is_cancelled = isinstance(error, asyncio.CancelledError)
                     recording.fail(fault, CANCELLED if is_cancelled else str(fault))
@@ -103,7 +104,7 @@ class CallJournal:
 
         Args:
             entries: the entries.
-            creates: resource that the call creates; empty = it deletes.
+            creates: the resource, for error messages; empty = the call creates none.
 
         Raises:
             Unavailable: the call must not be made.
@@ -121,7 +122,7 @@ class CallJournal:
             log.logger("journal").debug("journal entry not durable", error=str(error))
 
     def change(self, entry: JournalEntry, *, last_error: str = "", **fields: Any) -> None:
-        """Write changes of an entry soon; without an error, the number of attempts is reset."""
+        """Change an entry, to be written soon; without an error, `attempts` becomes 0."""
         attempts = entry.attempts + 1 if last_error else 0
         self.journal.put_later(
             structs.replace(entry, attempts=attempts, last_error=last_error, **fields)
@@ -140,7 +141,7 @@ class CallJournal:
             return None
         if request is None:
             service: Service = arguments["service"]
-            # An address in the status: the load balancer was created before.
+            # A Service with an address in its status has a load balancer.
             creation = _Creation(self, balancer_entry(client, service), bool(service.ingress))
         elif (owner := request.owner) is None:
             return None  # no object of the cluster owns the VM
@@ -148,7 +149,7 @@ class CallJournal:
             account, cluster = client.account_of(request), self._cluster_of(owner.api_version)
             entry = server_entry(client.name, account, request, cluster=cluster)
             creation = _Creation(self, entry)
-        PART_RECORDER.set(creation.part)  # each call has a task of its own
+        PART_RECORDER.set(creation.part)  # for this call only: each call has a task of its own
         return creation
 
 
@@ -157,7 +158,7 @@ class _Deletion:
     """Recorded deletion of all resources of an owner.
 
     Attributes:
-        uid: UID of the owner; another text = the owner is unknown.
+        uid: UID of the owner; a text that is no UID if the owner is unknown.
         account: account of the cloud in which the call deletes.
         is_server: whether the call deletes a VM.
     """
@@ -172,7 +173,7 @@ class _Deletion:
         await self.calls.store(*entries)
 
     def end(self, _answer: object) -> None:
-        # The provider confirms that all parts are gone, too.
+        # A successful deletion call confirms the absence of all parts, too.
         for entry in self._existing():
             self.calls.change(entry, state=EntryState.REMOVED)
 
@@ -198,7 +199,7 @@ class _Creation:
 
     Attributes:
         entry: the intent.
-        exists: whether the resource was seen to exist, although the journal may lack it.
+        exists: whether the resource is known to exist, even if the journal has no entry for it.
     """
 
     calls: CallJournal
@@ -212,7 +213,7 @@ class _Creation:
         creates = f"{entry.resource} {entry.intended_name}"
         if current.state is EntryState.INTENT:
             creates = "" if self.exists else creates
-            # An earlier attempt may have had another name and other annotations.
+            # The new intent replaces that of an earlier attempt, which may have another name.
             kept = {"attempts": current.attempts, "last_error": current.last_error}
             entry = structs.replace(entry, created_at=current.created_at, **kept)
         await self.calls.store(entry, creates=creates)
