@@ -44,11 +44,10 @@ class JournalResponse(DaemonResponse, frozen=True, kw_only=True):
     """Content of the journal, or the result of a change.
 
     Attributes:
-        down: why the journal cannot be written now, and since when; empty = no error is known.
+        down: error that makes the journal unavailable, and its time; empty = no error is known.
         entries: all entries, the oldest first; none in the response to a change.
-        orphans: name of the entry of each orphan that the last search found -> description, and
-            what to do.
-        done: what a change did, or would do.
+        orphans: entry name -> message about the orphan, for each orphan of the last search.
+        done: lines that describe the effect of a change, or its effect without `dry_run`.
     """
 
     down: str = ""
