@@ -1,21 +1,20 @@
 """Search for orphans: cloud resources in the journal whose owner no longer exists.
 
-A journal entry is only a hint where to look. For each entry without an owner in the caches, the
-search reads the owner from the API server, and then the resource from the cloud. A resource that
-exists without its owner is an orphan. It is reported; with `--journal=delete` it is deleted, but
-only if no condition of `failed_conditions` fails, and only while orphans are few: many orphans
-mean that owners are missing, as after the restore of an old backup of the cluster.
+A journal entry is only a hint. If the caches lack the owner of an entry, the search reads the owner
+from the API server, and then the resource from the cloud. A resource that exists without its owner
+is an orphan. Orphans are reported. With `--journal=delete`, an orphan is deleted if all conditions
+of `failed_conditions` hold and orphans are few. Many orphans mean that the owners are missing by
+mistake, for example after the restore of an old backup of the cluster.
 
-Intents are examined even if their owner exists: after a leader was killed during a creation, the
+Intents are examined even if their owner exists. After a leader was killed during a creation, the
 next leader finds the resource, and makes no call that would record it. If the cloud has the
 resource, the entry becomes `CREATED`. The intent of a part that the cloud does not have is dropped.
 
-A deletion that has begun ends only when the deleting call succeeds: the cloud may show the VM no
-longer although its volumes are left. With `--journal=delete`, the search repeats the call until
-then, under the same conditions.
+A deletion ends only when the deleting call succeeds: volumes may be left although the cloud no
+longer has the VM. With `--journal=delete`, the search repeats the call until then, under the same
+conditions.
 
-The search changes nothing that a second run would change differently: it may be interrupted at any
-point and repeated.
+The search is idempotent: it may be interrupted at any point and repeated.
 """
 
 from __future__ import annotations
@@ -39,26 +38,29 @@ from ccm.persistence.journal import EntryState, Journal, JournalEntry, Owner
 from ccm.runtime.journal import LOAD_BALANCER
 
 SETTLE_S = 900.0
-"""Minimum seconds since the last change of an entry until its resource may count as absent, and an
-intent without an owner is examined. A creation may run for as long (the longest deadline of a cloud
-call), and its resource may not be visible before it ends."""
+"""Seconds for which an entry must be unchanged before its resource may count as absent, or before
+an intent without an owner is examined. A creation may take as long (the longest deadline of a cloud
+call), and its resource may not be visible earlier."""
 
 GRACE_S = 3600.0
+"""Default seconds from the first search that finds an orphan to its deletion: an owner that was
+deleted by mistake can be restored until then."""
+
 EPHEMERAL_GRACE_S = 600.0
-"""Seconds from the first sighting of an orphan to its deletion, and from the last change of the
-entry of a resource that must not outlive its operation. Defaults of the flags."""
+"""Default seconds from the last change of the entry of an ephemeral resource to its deletion: the
+operation that uses the resource may still run until then."""
 
 MIN_DELETIONS_PER_SEARCH, MAX_DELETION_SHARE = 5, 0.1
-"""Limit of the deletions in one search: the larger of this number and this share of all entries.
-With more orphans than that, none is deleted."""
+"""A search deletes nothing if there are more orphans than this number and this share of all
+entries."""
 
 MAX_CONCURRENT_CHECKS = 4
-"""Entries examined at once: a search is not urgent, and must not take the cloud's rate limit."""
+"""Entries examined at once: a search is not urgent, and must not use up the cloud's rate limit."""
 
 ORPHANS = metrics.gauge(
     "ccm_journal_orphans",
-    "Cloud resources in the journal without an owner, by kind of resource and by what the daemon "
-    "does: report, delete (after the grace period), or blocked (too many orphans).",
+    "Cloud resources in the journal without an owner, by kind of resource and action of the "
+    "daemon: report, delete (after the grace period), or blocked (too many orphans).",
     ["resource", "action"],
 )
 
@@ -73,7 +75,7 @@ class OwnerState(Enum):
 
 
 class Finding(Enum):
-    """Result of a live look at the cloud."""
+    """Result of a live read of a resource from the cloud."""
 
     MARKED = "exists, and the cloud shows that it belongs to this owner"
     UNMARKED = "exists, but nothing in the cloud shows its owner"
@@ -84,7 +86,7 @@ class Finding(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudLook:
-    """What the cloud shows of an entry's resource.
+    """Result of a live read of an entry's resource from the cloud.
 
     Attributes:
         finding: whether the resource exists.
@@ -116,9 +118,9 @@ class Orphan:
     Attributes:
         entry: its journal entry.
         owner: state of its owner.
-        look: what the cloud shows.
-        age_s: seconds since the first of consecutive searches by this process that confirmed the
-            orphan; for an ephemeral resource, since the last change of the entry.
+        look: result of the read from the cloud.
+        age_s: seconds since the first of the consecutive searches by this process that confirmed
+            the orphan; for an ephemeral resource, since the last change of the entry.
     """
 
     entry: JournalEntry
@@ -128,7 +130,7 @@ class Orphan:
 
     @property
     def lacks_owner(self) -> bool:
-        """Whether the resource has no owner, or needs none because its operation is over."""
+        """Whether the owner is absent, or irrelevant because the resource is ephemeral."""
         return self.owner is OwnerState.ABSENT or self.entry.ephemeral
 
 
@@ -138,8 +140,9 @@ class SearchSettings:
 
     Attributes:
         deletes: whether orphans are deleted (`--journal=delete`).
-        grace_s: minimum seconds from the first sighting of an orphan to its deletion.
-        ephemeral_grace_s: the same for resources that must not outlive their operation.
+        grace_s: minimum seconds from the first search that finds an orphan to its deletion.
+        ephemeral_grace_s: minimum seconds from the last change of the entry of an ephemeral
+            resource to its deletion.
     """
 
     deletes: bool = False
@@ -148,15 +151,16 @@ class SearchSettings:
 
 
 def failed_conditions(orphan: Orphan, settings: SearchSettings) -> list[str]:
-    """Return the conditions for the deletion of an orphan that do not hold.
+    """Return those conditions for the deletion of an orphan that do not hold.
 
-    Three more are checked elsewhere: the store belongs to this cluster (`Store.open`), this process
-    leads (each call and each write is fenced by the Lease), and orphans are few (`limit_of`).
+    Three further conditions are checked elsewhere. The store belongs to this cluster
+    (`Store.open`). This process leads: each call and each write is fenced by the Lease. Orphans are
+    few (`limit_of`).
     """
     entry, look = orphan.entry, orphan.look
     # An ephemeral resource may have no marker; then its exact ID must be in the journal.
     has_exact_id = bool(entry.resource_id) and look.resource_id == entry.resource_id
-    # A deletion begins only with this proof, or at the request of the owner.
+    # UNFINISHED: the deletion began with this proof, or because the owner was deleted.
     is_proven = look.finding in (Finding.MARKED, Finding.UNFINISHED)
     grace_s = settings.ephemeral_grace_s if entry.ephemeral else settings.grace_s
     conditions = {
@@ -192,7 +196,8 @@ class OrphanSearch:
         record_event: called with (type, reason, message), to record an event about the daemon,
             since an orphan has no Kubernetes object.
         orphans: orphans that the last search found, by name of the entry.
-        changing: held during each deletion; other changes of entries hold it, too.
+        changing: lock held during each deletion. Changes that a user requests hold it, too, so that
+            an orphan is not dropped or adopted while it is deleted.
     """
 
     journal: Journal
@@ -225,7 +230,7 @@ class OrphanSearch:
         await run_bounded(suspects, check, limit=MAX_CONCURRENT_CHECKS, name="orphan-search")
         self.orphans = found
         self._since = {name: at for name, at in self._since.items() if name in found}
-        # All orphans count, also those still in their grace period: the number is what warns.
+        # Orphans in their grace period count, too: a large number is a warning at any time.
         ownerless = [orphan for orphan in found.values() if orphan.lacks_owner]
         is_blocked = self.settings.deletes and len(ownerless) > limit_of(len(entries))
         self._report(found, is_blocked=is_blocked)
@@ -241,6 +246,7 @@ class OrphanSearch:
         if entry.ephemeral and age_s < self.settings.ephemeral_grace_s:
             return False  # its operation may still run
         if is_intent and age_s < SETTLE_S:
+            # Its creation may still run. With an owner, the search can only complete the entry.
             return not entry.ephemeral and self.is_owned(entry)
         return entry.ephemeral or is_intent or not self.is_owned(entry)
 
@@ -255,8 +261,8 @@ class OrphanSearch:
         if self._has_changed(entry):
             return None  # the next search examines it
         if look.finding is Finding.ABSENT:
-            # A creation for a living owner is repeated, but may choose another name for a part, so
-            # that it does not complete the entry.
+            # If the owner exists, its controller repeats the creation, which completes the intent.
+            # That does not hold for a part: the repeated creation may give it another name.
             if (entry.purpose or not is_kept) and _age_s(entry) >= SETTLE_S:
                 await self._settle_absent(entry)
         elif not is_kept:
@@ -271,7 +277,7 @@ class OrphanSearch:
         if owner is OwnerState.ABSENT and look.finding is not Finding.UNKNOWN:
             since = self._since.setdefault(entry.name, now)
         else:
-            # The grace period starts again: not every search confirmed the orphan.
+            # The grace period starts again, because this search did not confirm the orphan.
             since = now
             self._since.pop(entry.name, None)
         age_s = _age_s(entry) if entry.ephemeral else now - since
@@ -313,7 +319,7 @@ class OrphanSearch:
         return CloudLook(finding=Finding.UNKNOWN, text=text)
 
     async def _settle_absent(self, entry: JournalEntry) -> None:
-        """Record that the cloud does not have the resource; an intent without one is dropped."""
+        """Record that the cloud does not have the resource; an intent is dropped."""
         try:
             if entry.state is EntryState.INTENT:
                 await self.journal.put(drop=[entry.name])
@@ -366,7 +372,7 @@ class OrphanSearch:
 
 
 def _settled(entry: JournalEntry, state: EntryState, **fields: str) -> JournalEntry:
-    """Return an entry in another state, without a failed attempt."""
+    """Return an entry in another state, without error and failed attempts."""
     return replace(entry, state=state, attempts=0, last_error="", **fields)
 
 
@@ -391,23 +397,24 @@ def describe_owner(entry: JournalEntry) -> str:
 def report_text(orphan: Orphan) -> str:
     """Return the message about an orphan: what it is, and what to do."""
     entry, owner = orphan.entry, describe_owner(orphan.entry)
-    forget = f"kube-ccm journal drop {entry.name}"
+    drop = f"kube-ccm journal drop {entry.name}"
     if orphan.look.finding is Finding.UNKNOWN:
         return (
             f"The owner {owner} of {describe(entry)} {orphan.owner.value}, and the resource could "
-            f"not be checked: {orphan.look.text}. If it is gone, forget it with `{forget}`"
+            f"not be checked: {orphan.look.text}. If the resource no longer exists, drop its entry "
+            f"with `{drop}`"
         )
     if orphan.look.finding is Finding.UNFINISHED:
         return (
             f"The owner {owner} of {describe(entry)} {orphan.owner.value}, and the deletion of the "
             "resource is not confirmed: parts of it, such as volumes, may be left in the cloud. "
-            f"Delete them there, and forget it with `{forget}`"
+            f"Delete them there, and drop the entry with `{drop}`"
         )
-    heir = ""
+    adopt = ""
     if orphan.owner is OwnerState.CHANGED and entry.resource == LOAD_BALANCER:
-        words = f"{entry.name} service {entry.owner.namespace}/{entry.owner.name}"
-        heir = f"give it to that object with `kube-ccm journal adopt {words}`, or "
+        arguments = f"{entry.name} service {entry.owner.namespace}/{entry.owner.name}"
+        adopt = f"give it to that object with `kube-ccm journal adopt {arguments}`, or "
     return (
         f"The owner {owner} of {describe(entry)} {orphan.owner.value}. If the resource is not "
-        f"needed, delete it in the cloud; to keep it, {heir}forget it with `{forget}`"
+        f"needed, delete it in the cloud; to keep it, {adopt}drop its entry with `{drop}`"
     )
