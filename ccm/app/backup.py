@@ -267,12 +267,12 @@ async def _secrets(
 def _to_stored(kind: ResourceKind[Any], body: bytes | msgspec.Raw) -> Json:
     """Return an object without its status and most of the metadata that the API server sets."""
     obj = msgspec.json.decode(body, type=Json)
-    given = obj["metadata"]
-    metadata = {key: given[key] for key in _METADATA if key in given}
+    stored = obj["metadata"]
+    metadata = {key: stored[key] for key in _METADATA if key in stored}
     # The last applied object may contain credentials that the present object lacks.
     metadata["annotations"] = {
         key: value
-        for key, value in (given.get("annotations") or {}).items()
+        for key, value in (stored.get("annotations") or {}).items()
         if key != ANNOTATION_LAST_APPLIED
     }
     content = {key: value for key, value in obj.items() if key != "status"}
@@ -394,8 +394,8 @@ def _to_new(obj: Json, names: Names | None) -> Json:
 def lacking_secrets(entries: Sequence[StoredEntry]) -> list[str]:
     """Return the keys of Secrets that are not in a snapshot although its objects refer to them."""
     named = {key for _, obj in entries for key in _references(obj, obj["metadata"])}
-    heads = (obj["metadata"] for _, obj in entries if obj["kind"] == SECRETS.kind)
-    stored = {(head["namespace"], head["name"]) for head in heads}
+    secret_metadata = (obj["metadata"] for _, obj in entries if obj["kind"] == SECRETS.kind)
+    stored = {(metadata["namespace"], metadata["name"]) for metadata in secret_metadata}
     return sorted(f"{namespace}/{name}" for namespace, name in named - stored)
 
 
