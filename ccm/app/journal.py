@@ -129,7 +129,7 @@ class DaemonJournal:
         """Return all entries, and the orphans of the last search."""
         journal, orphans = self.journal, self._search.orphans if self._search is not None else {}
         removed = journal.by_state(EntryState.REMOVED)
-        held = journal.entries.keys() - {entry.name for entry in removed}
+        current = journal.entries.keys() - {entry.name for entry in removed}
         return JournalResponse(
             fault="" if journal.is_open else NOT_LOADED,
             down=journal.fault,
@@ -137,7 +137,7 @@ class DaemonJournal:
             orphans={
                 name: report_text(orphan)
                 for name, orphan in sorted(orphans.items())
-                if name in held
+                if name in current
             },
         )
 
