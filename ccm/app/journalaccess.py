@@ -96,7 +96,7 @@ class ClusterAccess:
         kind, key = _KINDS.get((owner.api_version, owner.kind)), f"{owner.namespace}/{owner.name}"
         cached = (informer.store.get(key) for informer in self._informers(kind))
         is_cached = any(obj is not None and obj.uid == owner.uid for obj in cached)
-        return is_cached or any(one.has_machine(entry) for one in self._machines().values())
+        return is_cached or any(access.has_machine(entry) for access in self._machines().values())
 
     def access_to(self, entry: JournalEntry) -> ResourceAccess:
         """Return the access to an entry's resource.
