@@ -121,7 +121,9 @@ class JournalChanges:
                     added.append(entry)
         for first in range(0, 0 if change.dry_run else len(added), BATCH):
             await self.journal.put(*added[first : first + BATCH])
-        lines = [f"{one.name} added: {describe(one)} of {describe_owner(one)}" for one in added]
+        lines = [
+            f"{entry.name} added: {describe(entry)} of {describe_owner(entry)}" for entry in added
+        ]
         return lines or ["every listed resource has an entry already"]
 
     async def _service(self, key: str) -> Service | None:
