@@ -242,7 +242,7 @@ class PersistenceStores:
         """
         if not self._is_leading:
             return CheckResult(detail="closed, standing by")
-        down = [one.instance for one in self.backends() if await one.latency() is None]
+        down = [backend.instance for backend in self.backends() if await backend.latency() is None]
         if self.objects.instance in down and self.when_unavailable == "block":
             return failed("storage is down, creations are blocked")
         return CheckResult(detail=f"down: {', '.join(down)}") if down else PASSED
@@ -445,18 +445,18 @@ def _explain_removed(fault: str) -> str:
     return f"{path} {_REMOVED[name]}" if name in _REMOVED else fault
 
 
-def _single_entry(given: Mapping[str, Any], place: str) -> tuple[str, dict[str, Any]]:
+def _single_entry(entry: Mapping[str, Any], place: str) -> tuple[str, dict[str, Any]]:
     """Return the only key of a mapping (a backend name), and its value (the settings).
 
     Raises:
         ConfigError: the mapping has another number of keys, or the value is no mapping.
     """
-    if len(given) != 1:
+    if len(entry) != 1:
         raise ConfigError(
             f"{place} must name one backend with its settings, such as "
             "`sqlite: {path: /var/lib/kube-ccm/store/ccm.db}`"
         )
-    ((name, settings),) = given.items()
+    ((name, settings),) = entry.items()
     if not isinstance(settings, dict | None):
         raise ConfigError(f"{place}.{name} must be a mapping of settings to values")
     return name, settings or {}
