@@ -138,7 +138,7 @@ async def restore(
     from ccm.runtime.orphans import describe
 
     own, lines = request.own_flags, list[str]()
-    former, dry_run = own["from-cluster-id"], own["dry-run"]
+    former_uid, dry_run = own["from-cluster-id"], own["dry-run"]
 
     def report(line: str) -> None:
         command.show(out, [line])
@@ -152,24 +152,24 @@ async def restore(
                     "wait until the Lease expires"
                 )
         enter = case.exit_stack.enter_async_context
-        uid = former or (await case.client.resource(NAMESPACES).get("kube-system")).uid
+        uid = former_uid or (await case.client.resource(NAMESPACES).get("kube-system")).uid
         file = own["from-persistence-config"]
         stores = await enter(cluster.open_stores(case, file, uid, is_outside=True))
         await stores.wait_open()
         name, snapshot = await backup.BackupStorage(stores).load(own["snapshot"])
         report(f"snapshot {name}")
         groups = await _machine_objects(case)
-        if former:
-            lost = backup.unrestored(await _journal(case, stores), snapshot.entries)
-            if vms := [describe(entry) for entry in lost if entry.resource == SERVER]:
+        if former_uid:
+            lost_entries = backup.unrestored(await _journal(case, stores), snapshot.entries)
+            if vms := [describe(entry) for entry in lost_entries if entry.resource == SERVER]:
                 shown = f"({len(vms)}): {some(vms)}"
                 lines.append(f"VMs that have no Machine in the snapshot {shown}")
             if any(group.api.deletes_orphans for group in groups):
                 lines.append(_ORPHANS)
-            if lost:
+            if lost_entries:
                 # Opened before the restore: if the storage is unusable, nothing is created.
                 target = await _journal(case, await enter(cluster.open_stores(case)))
-                count = await backup.add_to_journal(target, lost, dry_run=dry_run)
+                count = await backup.add_to_journal(target, lost_entries, dry_run=dry_run)
                 lines.append(f"journal: {count} entries {'would be ' * dry_run}added")
         is_complete = await backup.restore(groups, snapshot.entries, dry_run=dry_run, report=report)
         if keys := backup.lacking_secrets(snapshot.entries):
