@@ -72,14 +72,14 @@ async def show_or_delete(
 
     name = request.own_flags["delete"]
     async with command.open_case(request, environ) as case:
-        handle, lines = await _opened(case), list[str]()
+        client, lines = await _opened(case), list[str]()
         orphans: Sequence[LoadBalancerRecord] = ()
-        if handle.offers(LoadBalancerDigests):
-            orphans = await _orphans(case, handle)
+        if client.offers(LoadBalancerDigests):
+            orphans = await _orphans(case, client)
         elif name or case.options.journal == JOURNAL_OFF:
-            raise ExaminationError(f"provider {handle.name} cannot list load balancers")
+            raise ExaminationError(f"provider {client.name} cannot list load balancers")
         if name:
-            await _delete(handle, name, orphans)
+            await _delete(client, name, orphans)
             lines = [f"{name} deleted"]
         else:
             lines = [
@@ -87,7 +87,7 @@ async def show_or_delete(
                 f"{', '.join(entry.ip or entry.hostname for entry in lb.status.ingress) or '-'}"
                 for lb in orphans
             ]
-            if not lines and handle.offers(LoadBalancerDigests):
+            if not lines and client.offers(LoadBalancerDigests):
                 lines = ["every load balancer of this cluster belongs to a Service"]
             lines += await _journal_lines(case)
         command.show(out, lines)
@@ -118,12 +118,12 @@ async def _journal_lines(case: Case) -> Sequence[str]:
     return finding.details or (f"journal: {finding.message}",)
 
 
-async def _orphans(case: Case, handle: CloudClient) -> Sequence[LoadBalancerRecord]:
+async def _orphans(case: Case, client: CloudClient) -> Sequence[LoadBalancerRecord]:
     from ccm.cloud.interface import LoadBalancerDigests
     from ccm.controllers.service.listing import find_orphans
     from ccm.kube.resources import SERVICES
 
-    listing = await handle.call(LoadBalancerDigests.list_load_balancers, handle.cluster_name)
+    listing = await client.call(LoadBalancerDigests.list_load_balancers, client.cluster_name)
     # Services are read after the load balancers, because a Service exists before its load balancer.
     services: list[Service] = []
     async for page in case.client.resource(SERVICES).pages():
@@ -133,22 +133,22 @@ async def _orphans(case: Case, handle: CloudClient) -> Sequence[LoadBalancerReco
             raise ExaminationError(
                 f"Services that cannot be decoded may own load balancers: {unreadable}"
             )
-    return find_orphans(handle, listing, services)
+    return find_orphans(client, listing, services)
 
 
-async def _delete(handle: CloudClient, name: str, orphans: Sequence[LoadBalancerRecord]) -> None:
+async def _delete(client: CloudClient, name: str, orphans: Sequence[LoadBalancerRecord]) -> None:
     from ccm.cloud.interface import LoadBalancerRemoval
 
     if name not in {record.name for record in orphans}:
         raise ExaminationError(
             f"{name} is not a load balancer of this cluster, or belongs to a Service"
         )
-    if not handle.offers(LoadBalancerRemoval):
+    if not client.offers(LoadBalancerRemoval):
         raise ExaminationError(
-            f"provider {handle.name} cannot delete a load balancer by name; delete {name} with the "
+            f"provider {client.name} cannot delete a load balancer by name; delete {name} with the "
             "tools of the cloud"
         )
-    await handle.call(LoadBalancerRemoval.delete_load_balancer, handle.cluster_name, name)
+    await client.call(LoadBalancerRemoval.delete_load_balancer, client.cluster_name, name)
 
 
 COMMAND = command.DaemonCommand(
