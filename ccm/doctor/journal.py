@@ -99,11 +99,11 @@ async def check(case: Case) -> CheckFinding:
         response = await ask(case)
     except ExaminationError as error:
         return skip(f"the leader was not asked: {error}")
-    held = count(len(response.entries), "entry", "entries")
+    total = count(len(response.entries), "entry", "entries")
     if not response.orphans:
-        return ok(f"{held}, no orphan")
+        return ok(f"{total}, no orphan")
     return warn(
-        f"{held}, {count(len(response.orphans), 'orphan')}",
+        f"{total}, {count(len(response.orphans), 'orphan')}",
         "see the text of each; kube-ccm journal show NAME has the details",
         details=[f"{name}: {text}" for name, text in response.orphans.items()],
     )
