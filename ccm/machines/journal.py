@@ -66,7 +66,7 @@ class MachineAccess:
     def has_machine(self, entry: JournalEntry) -> bool:
         """Return whether a machine has the VM of an entry, such as one that imported it."""
         machines = self.shared.caches.machines.store.list() if entry.resource == SERVER else ()
-        return any(is_same_instance(one.provider_id, entry.resource_id) for one in machines)
+        return any(is_same_instance(machine.provider_id, entry.resource_id) for machine in machines)
 
     def account_of(self, entry: JournalEntry) -> str:
         """Return the account of the cloud in which an entry's resource would be looked up."""
@@ -93,17 +93,17 @@ class MachineAccess:
                 continue
             listing = await self.shared.vms.listings.of(machine_class)
             for record in listing.records:
-                marks, place = record.identity, (caches.settings.cluster, caches.namespace)
-                if marks.uid and (marks.cluster, marks.namespace) == place:
+                identity, place = record.identity, (caches.settings.cluster, caches.namespace)
+                if identity.uid and (identity.cluster, identity.namespace) == place:
                     owner = ObjectReference(
                         api_version=kind.api_version,
                         kind=kind.kind,
-                        namespace=marks.namespace,
-                        name=marks.name,
-                        uid=marks.uid,
+                        namespace=identity.namespace,
+                        name=identity.name,
+                        uid=identity.uid,
                     )
                     request = MachineRequest(
-                        identity=marks,
+                        identity=identity,
                         provider_spec=machine_class.provider_spec,
                         credentials=machine_class.credentials,
                         provider_id=record.info.provider_id,
