@@ -326,7 +326,7 @@ class Journal:
         changes = {**dropped, **{entry.name: entry for entry in entries}}
         for name, wanted in changes.items():
             old = self._entries.get(name)
-            entry = None if wanted is None else self._marked(wanted, old)
+            entry = None if wanted is None else self._stamped(wanted, old)
             if entry is not old:
                 if old is None and len(self._dirty) >= MAX_PENDING:
                     raise errors.BackendUnavailable(f"{MAX_PENDING} journal entries wait")
@@ -338,16 +338,16 @@ class Journal:
             self._changed.set()
         return waiting
 
-    def _marked(self, entry: JournalEntry, old: JournalEntry | None) -> JournalEntry:
+    def _stamped(self, entry: JournalEntry, old: JournalEntry | None) -> JournalEntry:
         """Return an entry with times and writer; `old` if nothing else differs."""
         entry, now = redact_entry(entry), format_time(clock.now())
-        marks = {"updated_at": now, "epoch": self._epoch, "writer": self._writer().identity}
+        stamps = {"updated_at": now, "epoch": self._epoch, "writer": self._writer().identity}
         if old is not None:
-            marks_before = {name: getattr(old, name) for name in (*marks, "created_at")}
-            if msgspec.structs.replace(entry, **marks_before) == old:
+            old_stamps = {name: getattr(old, name) for name in (*stamps, "created_at")}
+            if msgspec.structs.replace(entry, **old_stamps) == old:
                 return old
         created = entry.created_at or now
-        return msgspec.structs.replace(entry, created_at=created, **marks)
+        return msgspec.structs.replace(entry, created_at=created, **stamps)
 
     def _set(self, name: str, entry: JournalEntry | None) -> None:
         if (old := self._entries.pop(name, None)) is not None:
@@ -412,9 +412,9 @@ class Journal:
             self._set(name, msgspec.structs.replace(self._entries[name], epoch=self._epoch))
         for name, (entry, page) in loaded.items():
             self._page_of[name] = page
-            ours, created = self._entries.get(name), entry.state is EntryState.CREATED
+            recorded, is_created = self._entries.get(name), entry.state is EntryState.CREATED
             # An intent recorded before may be an update: the stored entries were not known yet.
-            if ours is None or (created and ours.state is EntryState.INTENT):
+            if recorded is None or (is_created and recorded.state is EntryState.INTENT):
                 self._set(name, entry)
                 self._dirty.discard(name)
         self._provider, self._instance, self._pages = provider, instance, pages
@@ -488,10 +488,10 @@ class Journal:
     def _pages_for(self, names: set[str]) -> set[JournalPage]:
         """Return the pages of entries; new ones are placed together, to write few pages."""
         new = {name for name in names if name not in self._page_of}
-        left = [name for name in new if name in self._entries]
-        self._dirty -= new.difference(left)  # deleted before they were stored
-        while left:
-            batch = [left.pop() for _ in range(min(len(left), PAGE_SIZE))]
+        unplaced = [name for name in new if name in self._entries]
+        self._dirty -= new.difference(unplaced)  # deleted before they were stored
+        while unplaced:
+            batch = [unplaced.pop() for _ in range(min(len(unplaced), PAGE_SIZE))]
             max_names = PAGE_SIZE - len(batch)
             page = next((p for p in reversed(self._pages) if len(p.names) <= max_names), None)
             if page is None:
