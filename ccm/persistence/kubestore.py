@@ -251,10 +251,10 @@ class KubeStore:
             VersionConflict: the API server responded with 409.
             BackendUnavailable: the request failed otherwise.
         """
-        sent = None if body is None else msgspec.json.encode(body)
+        content = None if body is None else msgspec.json.encode(body)
         try:
-            answer = await self._requests.request(method, path, query=query, body=sent)
-            decoded: dict[str, Any] = await asyncio.to_thread(msgspec.json.decode, answer)
+            response = await self._requests.request(method, path, query=query, body=content)
+            decoded: dict[str, Any] = await asyncio.to_thread(msgspec.json.decode, response)
         except Exception as error:  # noqa: BLE001 - `ApiRequests` declares no error classes
             status = getattr(error, "status", None)
             if status == 404:
