@@ -164,7 +164,7 @@ _ADVICE = {
 }
 """SQLSTATE -> advice for the error message."""
 
-_PASSING = frozenset({"40001", "40P01", "53300", "55P03", "57P03"})
+_TEMPORARY = frozenset({"40001", "40P01", "53300", "55P03", "57P03"})
 """SQLSTATEs of a statement that changed nothing and may succeed soon: conflicts of locks, too many
 connections, and a server that starts."""
 
@@ -228,7 +228,8 @@ class PostgresStore:
         self._application = f"kube-ccm {uuid.uuid4()}"
         self._claim = Claim("", 0)
         self._connection: Any = None
-        self._turn = asyncio.Lock()
+        # asyncpg runs one statement at a time on a connection.
+        self._connection_lock = asyncio.Lock()
         if config.allow_insecure:
             log.logger("persistence").warning("database is used without TLS", source=self._name)
 
@@ -343,7 +344,7 @@ class PostgresStore:
         return await store.retry(self._name, run, _FAILURES, _explain)
 
     async def _run(self, text: str, values: Sequence[Any]) -> Sequence[Any]:
-        async with self._turn:
+        async with self._connection_lock:
             if self._connection is None or self._connection.is_closed():
                 self._connection = await self._connect()
             try:
@@ -396,7 +397,7 @@ def _explain(error: Exception, failures: int) -> tuple[str, bool]:
     """Return the cause of a failure, and whether the statement may succeed soon."""
     state = getattr(error, "sqlstate", None) or ""
     # The server may have closed the connection while it was idle: retry once.
-    is_temporary = state in _PASSING or (failures == 0 and _is_lost(error))
+    is_temporary = state in _TEMPORARY or (failures == 0 and _is_lost(error))
     # The text of most errors may contain the data that was sent.
     why = type(error).__name__
     if state:
