@@ -135,23 +135,23 @@ def load_backend(name: str, group: str = OBJECTS) -> tuple[type[msgspec.Struct],
         BackendDead: the name is unknown or registered twice, the import failed, or the factory
             lacks the decorator.
     """
-    found = {entry.value: entry for entry in entry_points(group=group, name=name)}
-    if not found:
+    entries = {entry.value: entry for entry in entry_points(group=group, name=name)}
+    if not entries:
         if name in _REMOVED:
             raise BackendDead(f"persistence backend {name!r} no longer exists; {_REMOVED[name]}")
         installed = sorted(entry_points(group=group).names)
-        near = difflib.get_close_matches(name, installed, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        similar = difflib.get_close_matches(name, installed, n=1)
+        hint = f"; did you mean {similar[0]!r}?" if similar else ""
         raise BackendDead(
             f"unknown persistence backend {name!r}{hint or '.'} "
             f"Installed backends: {', '.join(installed)}"
         )
-    if len(found) > 1:
+    if len(entries) > 1:
         raise BackendDead(
-            f"persistence backend {name!r} is registered twice, as {' and as '.join(found)}; "
+            f"persistence backend {name!r} is registered twice, as {' and as '.join(entries)}; "
             "uninstall one of them"
         )
-    (entry,) = found.values()
+    (entry,) = entries.values()
     try:
         make = entry.load()
     except ImportError as error:
