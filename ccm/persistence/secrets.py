@@ -109,16 +109,16 @@ class SecretStore:
 
     async def rotate(self, instance: str) -> RotationReport:
         """Seal all secrets again with the active key; may be cancelled and repeated."""
-        rewritten = current = left = 0
+        rewritten = current = failed = 0
         for key in await self.list_secrets(instance):
             try:
                 was_rewritten = await self._reseal(instance, key)
             except (CorruptObject, VersionConflict):
-                left += 1
+                failed += 1
                 continue
             rewritten += was_rewritten
             current += not was_rewritten
-        return RotationReport(rewritten=rewritten, current=current, failed=left)
+        return RotationReport(rewritten=rewritten, current=current, failed=failed)
 
     async def close(self) -> None:
         """See `PersistenceProvider.close`."""
