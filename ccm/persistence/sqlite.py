@@ -64,7 +64,7 @@ INSERT INTO objects(grp, version, kind, key, write_id, epoch, body) VALUES(?, ?,
 ON CONFLICT DO UPDATE SET write_id = excluded.write_id, epoch = excluded.epoch,
     body = excluded.body
 """
-_OWNERS = "SELECT json_extract(CAST(marker AS TEXT), '$.clusterUID') FROM instance"
+_SELECT_CLUSTER_UIDS = "SELECT json_extract(CAST(marker AS TEXT), '$.clusterUID') FROM instance"
 _CORRUPTION_CODES = frozenset({"SQLITE_CORRUPT", "SQLITE_NOTADB"})
 
 INTERRUPT_S = 0.05
@@ -134,7 +134,7 @@ class SqliteStore:
 
     async def clusters(self, wanted: str) -> Collection[str]:  # noqa: ARG002
         """See `ClusterListing.clusters`."""
-        return await self._run(self._owners)
+        return await self._run(self._cluster_uids)
 
     async def close(self) -> None:
         """See `Store.close`."""
@@ -209,7 +209,7 @@ class SqliteStore:
             raise BackendUnavailable("the file is not open")
         return self._connection
 
-    def _owners(self) -> Collection[str]:
+    def _cluster_uids(self) -> Collection[str]:
         if not self._path.exists():
             return ()
         # Not "ro": SQLite may have to complete or undo a transaction after a crash.
@@ -217,7 +217,7 @@ class SqliteStore:
         with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_MS / 1000)) as db:
             if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'instance'").fetchone():
                 return ()
-            return [uid for (uid,) in db.execute(_OWNERS)]
+            return [uid for (uid,) in db.execute(_SELECT_CLUSTER_UIDS)]
 
     def _open(self, claim: Claim) -> bool:
         """Open the file; return whether its integrity still has to be checked."""
@@ -229,7 +229,7 @@ class SqliteStore:
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             os.close(os.open(self._path, flags, local.FILE_MODE))
         local.check_private(self._path, is_folder=False)
-        # Read before the file is opened: `_check_place` notices a replacement in between.
+        # Read before the file is opened: `_check_path` notices a replacement in between.
         self._inode = _inode_of(self._path)
         self._connection = sqlite3.connect(self._path, isolation_level=None, timeout=BUSY_MS / 1000)
         owner = self._pragma("application_id")
@@ -237,8 +237,8 @@ class SqliteStore:
             raise BackendDead(
                 f"{self._path} is a database of another program; configure another file"
             )
-        has_log = self._enable_durability()
-        self._is_damaged = not has_log and self._pragma("quick_check(1)") != "ok"
+        is_wal = self._enable_durability()
+        self._is_damaged = not is_wal and self._pragma("quick_check(1)") != "ok"
         with self._transaction():
             if not self._pragma("schema_version"):
                 self._make_tables(claim)
@@ -252,7 +252,7 @@ class SqliteStore:
             envelope.check_marker(marker, claim.cluster_uid, str(self._path))
             check_epoch(epoch, claim.epoch)
             self._db.execute("UPDATE instance SET epoch = ?", (claim.epoch,))
-        return has_log
+        return is_wal
 
     def _enable_durability(self) -> bool:
         """Enable a durable journal; return whether it is a write-ahead log.
@@ -286,14 +286,14 @@ class SqliteStore:
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
-            self._check_place()
+            self._check_path()
             self._db.execute("COMMIT")
         except BaseException:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             raise
 
-    def _check_place(self) -> None:
+    def _check_path(self) -> None:
         """Check that the open file still has its path.
 
         Raises:
