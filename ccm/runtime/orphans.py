@@ -209,7 +209,7 @@ class OrphanSearch:
     is_active: Callable[[JournalEntry], bool] = lambda _entry: False
     orphans: Mapping[str, Orphan] = field(init=False, default_factory=dict)
     changing: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
-    _since: dict[str, float] = field(init=False, default_factory=dict)
+    _first_seen: dict[str, float] = field(init=False, default_factory=dict)
     _reported: dict[str, str] = field(init=False, default_factory=dict)
     _log: log.Logger = field(init=False, default_factory=lambda: log.logger("journal"))
 
@@ -218,22 +218,22 @@ class OrphanSearch:
         if not self.journal.is_open:
             return
         self.journal.prune(clock.now())
-        found: dict[str, Orphan] = {}
+        orphans: dict[str, Orphan] = {}
 
         async def check(entry: JournalEntry) -> None:
             orphan = await self._check(entry)
             if orphan is not None:
-                found[entry.name] = orphan
+                orphans[entry.name] = orphan
 
         entries = self.journal.by_state(EntryState.INTENT, EntryState.CREATED, EntryState.DELETING)
         suspects = [entry for entry in entries if self._is_suspect(entry)]
         await run_bounded(suspects, check, limit=MAX_CONCURRENT_CHECKS, name="orphan-search")
-        self.orphans = found
-        self._since = {name: at for name, at in self._since.items() if name in found}
+        self.orphans = orphans
+        self._first_seen = {name: at for name, at in self._first_seen.items() if name in orphans}
         # Orphans in their grace period count, too: a large number is a warning at any time.
-        ownerless = [orphan for orphan in found.values() if orphan.lacks_owner]
+        ownerless = [orphan for orphan in orphans.values() if orphan.lacks_owner]
         is_blocked = self.settings.deletes and len(ownerless) > limit_of(len(entries))
-        self._report(found, is_blocked=is_blocked)
+        self._report(orphans, is_blocked=is_blocked)
         for orphan in () if is_blocked else ownerless:
             if not failed_conditions(orphan, self.settings):
                 async with self.changing:
@@ -253,9 +253,9 @@ class OrphanSearch:
     async def _check(self, entry: JournalEntry) -> Orphan | None:
         """Examine one entry; return None if it is no orphan."""
         owner = await self._owner_state(entry)
-        is_kept = owner in (OwnerState.ALIVE, OwnerState.UNKNOWN) and not entry.ephemeral
+        is_needed = owner in (OwnerState.ALIVE, OwnerState.UNKNOWN) and not entry.ephemeral
         is_intent = entry.state is EntryState.INTENT
-        if is_kept and (owner is OwnerState.UNKNOWN or not is_intent):
+        if is_needed and (owner is OwnerState.UNKNOWN or not is_intent):
             return None
         look = await self._look(entry)
         if self._has_changed(entry):
@@ -263,24 +263,24 @@ class OrphanSearch:
         if look.finding is Finding.ABSENT:
             # If the owner exists, its controller repeats the creation, which completes the intent.
             # That does not hold for a part: the repeated creation may give it another name.
-            if (entry.purpose or not is_kept) and _age_s(entry) >= SETTLE_S:
-                await self._settle_absent(entry)
-        elif not is_kept:
+            if (entry.purpose or not is_needed) and _age_s(entry) >= SETTLE_S:
+                await self._record_absence(entry)
+        elif not is_needed:
             return self._orphan(entry, owner, look)
         elif look.finding is not Finding.UNKNOWN:
             known = look.resource_id or entry.resource_id
-            self.journal.put_later(_settled(entry, EntryState.CREATED, resource_id=known))
+            self.journal.put_later(_with_state(entry, EntryState.CREATED, resource_id=known))
         return None
 
     def _orphan(self, entry: JournalEntry, owner: OwnerState, look: CloudLook) -> Orphan:
         now = clock.monotonic()
         if owner is OwnerState.ABSENT and look.finding is not Finding.UNKNOWN:
-            since = self._since.setdefault(entry.name, now)
+            first_seen = self._first_seen.setdefault(entry.name, now)
         else:
             # The grace period starts again, because this search did not confirm the orphan.
-            since = now
-            self._since.pop(entry.name, None)
-        age_s = _age_s(entry) if entry.ephemeral else now - since
+            first_seen = now
+            self._first_seen.pop(entry.name, None)
+        age_s = _age_s(entry) if entry.ephemeral else now - first_seen
         return Orphan(entry=entry, owner=owner, look=look, age_s=age_s)
 
     def _has_changed(self, entry: JournalEntry) -> bool:
@@ -307,8 +307,8 @@ class OrphanSearch:
         try:
             look = await self.access(entry).look(entry)
             # A part has no parts of its own, so that its absence suffices.
-            is_whole = entry.state is EntryState.DELETING and not entry.purpose
-            if is_whole and look.finding is Finding.ABSENT:
+            may_have_parts = entry.state is EntryState.DELETING and not entry.purpose
+            if may_have_parts and look.finding is Finding.ABSENT:
                 return CloudLook(finding=Finding.UNFINISHED)
             return look
         except CloudError as error:
@@ -318,13 +318,13 @@ class OrphanSearch:
             text = f"unexpected {type(error).__name__}; see the log"
         return CloudLook(finding=Finding.UNKNOWN, text=text)
 
-    async def _settle_absent(self, entry: JournalEntry) -> None:
+    async def _record_absence(self, entry: JournalEntry) -> None:
         """Record that the cloud does not have the resource; an intent is dropped."""
         try:
             if entry.state is EntryState.INTENT:
                 await self.journal.put(drop=[entry.name])
             else:
-                await self.journal.put(_settled(entry, EntryState.REMOVED))
+                await self.journal.put(_with_state(entry, EntryState.REMOVED))
         except PersistenceError as error:
             # The next search finds the same, and writes it again.
             self._log.info("journal write failed", name=entry.name, error=str(error))
@@ -340,7 +340,7 @@ class OrphanSearch:
             # The intent of the deletion is durable first, as for every deletion.
             await self.journal.put(replace(entry, state=EntryState.DELETING))
             await self.access(entry).delete(entry)
-            await self.journal.put(_settled(entry, EntryState.REMOVED))
+            await self.journal.put(_with_state(entry, EntryState.REMOVED))
         except RetryAfter as error:
             # The next search continues, until the call succeeds.
             self._log.info("orphan is being deleted", name=entry.name, error=str(error))
@@ -352,26 +352,26 @@ class OrphanSearch:
         text = f"Deleted {describe(entry)}, because its owner {describe_owner(entry)} is gone"
         self.record_event(names.NORMAL, names.REASON_ORPHAN_DELETED, text)
 
-    def _report(self, found: Mapping[str, Orphan], *, is_blocked: bool) -> None:
+    def _report(self, orphans: Mapping[str, Orphan], *, is_blocked: bool) -> None:
         """Set the metric; report each orphan once, and again when its text changes."""
         ORPHANS.clear()
-        for orphan in found.values():
+        for orphan in orphans.values():
             action = "report"
             if self.settings.deletes and orphan.lacks_owner:
                 action = "blocked" if is_blocked else "delete"
             ORPHANS.labels(orphan.entry.resource, action).inc()
         if is_blocked:
-            self._log.error("too many orphans, none is deleted", count=len(found))
-        texts = {name: report_text(orphan) for name, orphan in found.items()}
+            self._log.error("too many orphans, none is deleted", count=len(orphans))
+        texts = {name: report_text(orphan) for name, orphan in orphans.items()}
         for name in sorted(texts):
             if self._reported.get(name) == texts[name]:
                 continue
-            self._log.warning("orphan found", name=name, resource=describe(found[name].entry))
+            self._log.warning("orphan found", name=name, resource=describe(orphans[name].entry))
             self.record_event(names.WARNING, names.REASON_ORPHANED_RESOURCE, texts[name])
         self._reported = texts
 
 
-def _settled(entry: JournalEntry, state: EntryState, **fields: str) -> JournalEntry:
+def _with_state(entry: JournalEntry, state: EntryState, **fields: str) -> JournalEntry:
     """Return an entry in another state, without error and failed attempts."""
     return replace(entry, state=state, attempts=0, last_error="", **fields)
 
