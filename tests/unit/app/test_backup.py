@@ -208,7 +208,9 @@ def fill(api: Api, token: Any = None) -> None:
 OBJECTS = [kind for api in APIS for kind in api.kinds]
 
 
-async def test_restored_objects_have_all_that_keeps_their_vms(api_of_new_cluster: Api) -> None:
+async def test_restored_objects_have_the_fields_that_identify_their_vms(
+    api_of_new_cluster: Api,
+) -> None:
     new = api_of_new_cluster
     async with opened() as world:
         fill(world.api)
