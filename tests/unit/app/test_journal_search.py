@@ -369,7 +369,7 @@ async def test_explain_shows_the_resources_of_an_object_and_of_its_predecessors(
 # --- changes ------------------------------------------------------------------------------------
 
 
-async def test_drop_forgets_an_entry_and_leaves_its_resource() -> None:
+async def test_drop_deletes_an_entry_and_leaves_its_resource() -> None:
     world = World(FakeDigests())
     world.server.put(SERVICES, WEB)
     async with world.daemon():
