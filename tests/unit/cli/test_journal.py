@@ -141,7 +141,7 @@ CASE: Any = None
         (JournalResponse(), "does not lead"),
     ],
 )
-async def test_missing_answers_and_refusals_are_errors(
+async def test_missing_and_refusing_responses_are_errors(
     answer: Any, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answering(monkeypatch, answer)
@@ -192,7 +192,7 @@ async def test_doctor_reports_the_orphans_of_the_leader(
         ),
     ],
 )
-async def test_orphans_shows_those_of_the_journal_if_the_provider_cannot_list(
+async def test_orphans_shows_orphans_of_the_journal_if_the_provider_cannot_list(
     answer: Any, lines: Sequence[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def opened(_case: Any) -> CloudClient:
