@@ -161,7 +161,7 @@ async def test_damaged_database_is_refused(tmp_path: Path, harm: Callable[[bytes
 
 
 @pytest.mark.parametrize("free", [0, 1 << 30])
-async def test_error_on_a_full_file_system_says_so(
+async def test_error_names_the_full_file_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int
 ) -> None:
     """SQLite reports such an error under several names; the file stays readable."""
