@@ -247,7 +247,7 @@ async def test_removed_entries_stay_seven_days_and_are_a_thousand_at_most(
 # --- other writers ------------------------------------------------------------------------------
 
 
-async def test_a_conflict_keeps_the_entries_of_both(make: Any) -> None:
+async def test_a_conflict_keeps_the_entries_of_both_writers(make: Any) -> None:
     store = make()
     async with opened(store) as ours:
         await ours.put(entry(0))
@@ -385,7 +385,7 @@ async def test_a_slow_store_delays_one_call_and_no_further_one(store: WatchedSto
     assert len(await stored(store)) == 3
 
 
-async def test_an_unavailable_journal_says_why_and_since_when(store: WatchedStore) -> None:
+async def test_an_unavailable_journal_has_its_error_and_start_time(store: WatchedStore) -> None:
     async with opened(store) as journal:
         assert journal.fault == ""
         store.fail_with(DOWN)
@@ -519,7 +519,7 @@ async def test_the_number_of_waiting_entries_is_bounded() -> None:
 # --- the end ------------------------------------------------------------------------------------
 
 
-async def test_closing_writes_what_waits(make: Any) -> None:
+async def test_closing_writes_the_waiting_entries(make: Any) -> None:
     store = make()
     async with opened(store) as journal:
         await journal.put(entry(0))
@@ -538,7 +538,7 @@ async def opened_entries(store: Any) -> dict[str, Any]:
         return dict(journal.entries)
 
 
-async def test_a_kill_between_batches_loses_only_what_was_not_confirmed(make: Any) -> None:
+async def test_a_kill_between_batches_loses_only_unconfirmed_entries(make: Any) -> None:
     async with opened(make(), is_killed=True) as journal:
         await put_at_once(journal, *(entry(number) for number in range(70)))
         journal.put_later(entry(0, state=CREATED))
