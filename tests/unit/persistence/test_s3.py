@@ -179,7 +179,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_soon")
 @pytest.mark.parametrize("status", [429, 500, 503])
-async def test_overloaded_s3_is_asked_again(bucket_url: str, config: S3Config, status: int) -> None:
+async def test_overloaded_s3_is_retried(bucket_url: str, config: S3Config, status: int) -> None:
     """In each operation, until the deadline."""
     async with between(bucket_url) as proxy:
         proxy.status, proxy.refuses = status, 8
@@ -197,7 +197,7 @@ async def test_overloaded_s3_is_asked_again(bucket_url: str, config: S3Config, s
 
 
 @pytest.mark.usefixtures("_soon")
-async def test_s3_that_stays_overloaded_is_named(
+async def test_error_names_the_overload_of_s3(
     bucket_url: str, config: S3Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with between(bucket_url) as proxy, opened(through(proxy, config)) as provider:
