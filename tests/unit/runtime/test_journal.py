@@ -479,8 +479,8 @@ async def test_a_failed_deletion_stays_deleting(world: World, kind: str) -> None
 
 @kinds
 @pytest.mark.row("journal-03")
-async def test_only_of_a_machine_not_found_confirms_the_absence(world: World, kind: str) -> None:
-    """Of a load balancer, an error never means that it is gone."""
+async def test_not_found_confirms_the_absence_of_a_machine_only(world: World, kind: str) -> None:
+    """An error about a load balancer never proves its absence."""
     create, delete = KINDS[kind]
     client = world.client()
     await create(client)
@@ -491,7 +491,7 @@ async def test_only_of_a_machine_not_found_confirms_the_absence(world: World, ki
     assert found.state is (REMOVED if kind == "server" else DELETING)
 
 
-async def test_a_service_that_wants_its_load_balancer_again(world: World) -> None:
+async def test_a_service_becomes_a_load_balancer_again(world: World) -> None:
     client = world.client()
     await create_balancer(client)
     world.hooks.before = raising(errors.Unavailable("down"))
@@ -799,7 +799,7 @@ async def test_a_part_is_recorded_before_its_block(store: WatchedStore) -> None:
 
 
 @pytest.mark.virtual_time
-async def test_a_part_that_fails_stays_for_the_recovery(store: WatchedStore) -> None:
+async def test_the_entry_of_a_failed_part_is_kept(store: WatchedStore) -> None:
     stub = PartsCloud()
 
     async def act(part: cloud.JournalPart) -> None:
