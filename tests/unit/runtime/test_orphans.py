@@ -300,7 +300,7 @@ async def test_owner_of_the_same_name_with_another_uid_is_reported(world: World)
 
 @pytest.mark.row("journal-02")
 @pytest.mark.parametrize("exists", [True, False])
-async def test_intent_without_owner_is_resolved_by_a_look_at_the_cloud(
+async def test_intent_without_owner_is_resolved_by_a_read_from_the_cloud(
     world: World, exists: bool
 ) -> None:
     name = await world.add("web", EntryState.INTENT, resource_id="")
@@ -316,7 +316,7 @@ async def test_intent_without_owner_is_resolved_by_a_look_at_the_cloud(
 
 
 @pytest.mark.row("journal-02")
-async def test_intent_of_a_living_owner_is_left_to_its_controller(world: World) -> None:
+async def test_intent_of_an_existing_owner_is_left_to_its_controller(world: World) -> None:
     name = await world.add("web", EntryState.INTENT)
     world.uids["web"] = "uid-web"
     del world.cloud.resources["web"]
@@ -327,7 +327,7 @@ async def test_intent_of_a_living_owner_is_left_to_its_controller(world: World) 
 @pytest.mark.row("journal-02")
 @pytest.mark.parametrize("finding", [Finding.MARKED, Finding.UNMARKED])
 @pytest.mark.parametrize("is_cached", [True, False])
-async def test_intent_of_a_living_owner_whose_resource_exists_is_completed(
+async def test_intent_of_an_existing_owner_is_completed_if_its_resource_exists(
     world: World, is_cached: bool, finding: Finding
 ) -> None:
     """The controller finds the resource, and makes no creating call that would record it."""
@@ -456,7 +456,7 @@ async def test_failed_read_proves_nothing(world: World, failure: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["owner", "look", "access"])
-async def test_unexpected_exception_ends_the_look_at_one_entry_only(
+async def test_unexpected_exception_ends_the_check_of_one_entry_only(
     world: World, place: str
 ) -> None:
     """Such as a defect of a provider, or an answer of the API server that cannot be decoded."""
