@@ -128,10 +128,10 @@ class Instances(Protocol):
     """Instances looked up by provider ID or by node name: the old interface.
 
     For providers ported from an older code base. Only the methods that the node controllers call
-    are required. Where there are two methods for one property, the controllers look up by
-    provider ID first, and by name after any error; if both fail, the class of the second error
-    counts. An error during the initialisation of a node keeps the taint `uninitialized`, causes a
-    Warning event and is retried according to its class.
+    are required. If a property has two methods, the controllers look up by provider ID first, and
+    by name after any error. If both lookups fail, the class of the second error counts. An error
+    during the initialisation of a node keeps the taint `uninitialized`, causes a Warning event and
+    is retried according to its class.
     """
 
     @operation()
@@ -306,11 +306,11 @@ class LoadBalancer(Protocol):
         """Create or update the load balancer: listeners, health checks and members.
 
         Called when a Service appears or changes, after a failed update of the members, and
-        once per Service after a start (see `LoadBalancerDigests`). It must be idempotent: without
-        a change of the Service or nodes, it changes nothing. `nodes` may be empty. The daemon
-        writes the result to the Service's status. Before the first call it adds the finalizer
-        `service.kubernetes.io/load-balancer-cleanup` to the Service, so that the load balancer is
-        always removed with the Service.
+        once per Service after a start (see `LoadBalancerDigests`). The call must be idempotent:
+        without a change of the Service or nodes, it changes nothing. `nodes` may be empty. The
+        daemon writes the result to the Service's status. Before the first call, the daemon adds the
+        finalizer `service.kubernetes.io/load-balancer-cleanup` to the Service, so that the load
+        balancer is always removed with the Service.
 
         Raises:
             Aborted: the cloud rejected some nodes as members; everything else is done. Any error
@@ -365,8 +365,8 @@ class LoadBalancerDigests(Protocol):
     """Optional interface of the `LoadBalancer` object: digests, which save calls after a start.
 
     After a start every Service must be reconciled once. With this interface the daemon makes one
-    listing, computes the wanted digest of each Service, and calls `ensure_load_balancer` only where
-    the listed digest differs or the load balancer is missing.
+    listing and computes the wanted digest of each Service. It calls `ensure_load_balancer` only for
+    Services whose listed digest differs or whose load balancer is missing.
 
     A digest is a text such as a hash over listeners, health checks, source ranges, members and all
     other properties that the provider sets. The wanted and the actual digest must be equal exactly
@@ -417,8 +417,8 @@ class LoadBalancerRemoval(Protocol):
 class LoadBalancerTransfer(Protocol):
     """Optional interface of the `LoadBalancer` object: transfer of load balancers.
 
-    Only `kube-ccm journal adopt` causes a call, for example after a Service was recreated: the load
-    balancer has the UID of the old Service, so the new Service would get another one.
+    Only `kube-ccm journal adopt` causes a call, for example after a Service was recreated. The load
+    balancer has the UID of the old Service, so the new Service would get another load balancer.
     """
 
     @operation(deadline_s=BALANCER_S, change=True, subject=_service_uid)
@@ -489,8 +489,8 @@ class Routes(Protocol):
         """Delete a route as returned by `list_routes`; succeed if it is gone.
 
         Called for a route whose node is gone or has other Pod ranges, for a duplicate and for a
-        blackhole. The controller checks the cached node again right before the call. It creates a
-        new route for the range only after this method has returned.
+        blackhole. The controller checks the cached node again right before the call, and creates a
+        new route for the range only after the call.
         """
 
 
