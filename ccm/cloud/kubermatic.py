@@ -381,10 +381,10 @@ class KubermaticProvider(Protocol):
     `add_defaults`, `get_cloud_config` and `machine_metrics_labels`, which must return at once and
     make no request. Calls about one machine never overlap.
 
-    After a transient error, the call is repeated after five seconds. After any other error, it is
-    repeated after three minutes for a new machine (ten minutes if quota or capacity is exhausted)
-    and after ten minutes for a machine that is being deleted, or at once if the spec or one of its
-    Secrets changes. Classes of errors:
+    After a transient error, the call is repeated after five seconds. After any other error, the
+    delay is three minutes for a new machine, and ten minutes if quota or capacity is exhausted or
+    the machine is being deleted. A change of the spec or of its Secrets ends this delay. Classes of
+    errors:
 
     - `TerminalError`, also as the cause of another error: not transient.
     - `InstanceNotFound`: a result of `get` and `cleanup`. Other methods must not raise it.
@@ -399,8 +399,8 @@ class KubermaticProvider(Protocol):
 
         Called by the admission webhook when a Machine is created or the template of a
         MachineDeployment changes. The result is stored. A webhook reads neither Secrets nor
-        ConfigMaps: the resolver raises `Unimplemented` for a reference, and if the provider does
-        not catch that error, the spec is stored without defaults.
+        ConfigMaps: the resolver raises `Unimplemented` for a reference. If the provider does not
+        catch that error, the spec is stored without defaults.
 
         Raises:
             TerminalError: the spec is invalid; the request is denied, as after any other error
@@ -1000,10 +1000,9 @@ class KubermaticDriver(Driver[Any]):
     """`MachineDriver` for Kubermatic's machines on top of a driver with `KubermaticSpecs`.
 
     Each request is passed on with the provider spec and the credentials converted. Before a
-    creation, the spec is validated (`SpecValidation`, live), and the result cached. If
-    Kubermatic's machine-controller made up the provider ID (`MADE_UP_ID`), the driver gets a
-    request without provider ID and finds the VM by the machine's UID; `get_machine_status` then
-    returns the made-up provider ID.
+    creation, the spec is validated (`SpecValidation`, live), and the result cached. If the machine
+    has a made-up provider ID (`MADE_UP_ID`), the driver gets a request without provider ID and
+    finds the VM by the machine's UID. `get_machine_status` then returns the made-up provider ID.
 
     Args:
         driver: the driver; implements `KubermaticSpecs`.
@@ -1160,7 +1159,7 @@ class KubermaticDriver(Driver[Any]):
     ) -> Mapping[str, Any]:
         config, resolver = decode_config(spec, strict=strict), self._resolver(credentials)
         if strict:
-            default_operating_system(config)  # raises for an unknown one
+            default_operating_system(config)  # raises for an unknown operating system
         native: Mapping[str, Any]
         try:
             native = self.spi.kubermatic_spec(config, resolver, strict=strict)
