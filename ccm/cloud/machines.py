@@ -562,10 +562,9 @@ def find_record(records: Iterable[MachineRecord], identity: Identity) -> Machine
 def is_owner(identity: Identity, marks: Identity) -> bool:
     """Return whether a VM belongs to a machine.
 
-    Cluster and UID must be equal. A Machine restored from a backup has a new UID; it still owns the
-    VM if cluster, namespace, pool and name are equal, because Machine names are unique in a
-    namespace. If the VM has no UID, all fields must be equal. An identity without a cluster owns
-    no VM.
+    Cluster and UID must be equal. A Machine restored from a backup has a new UID. It still owns the
+    VM if cluster, namespace, pool and name are equal: names of Machines are unique in a namespace.
+    If the VM has no UID, all fields must be equal. An identity without a cluster owns no VM.
 
     Args:
         identity: identity of the machine.
