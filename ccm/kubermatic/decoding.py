@@ -277,7 +277,7 @@ def _owner(
 
 
 def _template(template: documents.MachineTemplateSpec, min_ready_s: int) -> Template:
-    """Return a template; any change of it replaces the machines."""
+    """Return a template; a change of its `essence` replaces the machines."""
     labels = labels_of(template)
     metadata = without_empty(template.metadata or {})
     marks = {key: text for key, text in labels.items() if key != names.LABEL_TEMPLATE_HASH}
