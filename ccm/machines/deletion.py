@@ -36,8 +36,8 @@ class: time to restore a Secret that was replaced by mistake. Without a limit, a
 end after a VM was lost."""
 
 QUICK_S = 5.0
-"""The first wait at a stage is not written to the status if it lasts at most this many seconds: the
-next pass follows soon, and writes its own status."""
+"""Seconds up to which the first wait at a stage is not written to the status, because the next pass
+follows soon and writes its own status."""
 
 DENIAL_S = 3.0
 """Minimum seconds between two queries for a VM. If a creation has started but no provider ID is
@@ -389,7 +389,7 @@ def deletion_drain_task(
 def drain_result(progress: DrainProgress, task: DrainTask, now: datetime) -> StageResult:
     """Return the result of the drain stage, from the progress of the drain."""
     if progress.state is DrainState.RUNNING:
-        # One second more: timestamps on objects have whole seconds.
+        # Add one second, because timestamps on objects have whole seconds.
         left_s = (task.deadline - now).total_seconds() + 1 if task.deadline is not None else 0
         after_s = left_s if left_s > 0 else None
         return StageResult(
@@ -471,7 +471,7 @@ def wait_for_credentials(machine: Machine, since: datetime, now: datetime) -> St
         f"or the VM counts as deleted from {format_time(end)} on; the label force-deletion on the "
         "Machine ends this wait at once"
     )
-    # One second more: timestamps on objects have whole seconds.
+    # Add one second, because timestamps on objects have whole seconds.
     after_s = min(LONG_S, (end - now).total_seconds() + 1)
     code = errors.FailedPrecondition.__name__
     return StageResult(outcome=StageOutcome.REFUSED, text=text, code=code, after_s=after_s)
