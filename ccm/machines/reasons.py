@@ -46,24 +46,36 @@ REASON_UNCHECKED = "NotChecked"
 validate specs. Ours."""
 
 REASON_ORPHAN_DELETED = "DeletedOrphanVM"
+"""Reason of an event on a MachineClass: a VM without a Machine was deleted. Ours."""
+
 REASON_ORPHAN_HELD = "OrphanVMsHeld"
+"""Reason of an event on a MachineClass: VMs without a Machine are kept, because a pass deletes only
+a limited number. Ours."""
+
 REASON_ORPHAN_UNCONFIRMED = "OrphanVMsUnconfirmed"
+"""Reason of an event on a MachineClass: VMs without a Machine are kept, because their labels have
+no namespace and they may have another owner. Ours."""
+
 REASON_STRANGER = "UnmarkedVM"
-"""Reasons of events on a MachineClass about VMs without a Machine, in this order: a VM was deleted;
-VMs beyond the limit of a pass are kept; VMs whose labels have no namespace are kept, because they
-may have another owner; a VM without the marker of any cluster is ignored. Ours."""
+"""Reason of an event on a MachineClass: a VM without the marker of any cluster is ignored. Ours."""
 
 REASON_DRAINED = "NodeDrained"
+"""Reason of an event on a Machine: the drain of its node is complete. Ours."""
+
 REASON_DRAIN_BLOCKED = "NodeDrainBlocked"
+"""Reason of an event on a Machine: the drain of its node waits, for example for a disruption
+budget. Ours."""
+
 REASON_DRAIN_FAILED = "NodeDrainFailed"
-"""Reasons of events on a Machine about the drain of its node: the drain is complete; it waits, for
-example for a disruption budget; it failed and will be started again. Ours."""
+"""Reason of an event on a Machine: the drain of its node failed and will be started again. Ours."""
 
 REASON_VM_NOT_VISIBLE = "VMNotVisible"
+"""Reason of a Warning event on a Machine that is being deleted: the cloud does not show its VM to
+the new credentials of its class. Ours."""
+
 REASON_VM_PRESUMED_DELETED = "VMPresumedDeleted"
-"""Reasons of Warning events on a Machine that is being deleted: the cloud does not show its VM to
-the new credentials of its class; the wait for the former credentials has ended, so the VM counts as
-deleted. Ours."""
+"""Reason of a Warning event on a Machine that is being deleted: its VM counts as deleted, because
+the wait for the former credentials has ended. Ours."""
 
 REASON_VM_NOT_OWNED = "VMNotOwned"
 """Reason of a Warning event on a Machine: the VM of its provider ID has another owner, so that the
@@ -75,13 +87,18 @@ changes in the cloud. Ours."""
 
 REASON_NODE_UNHEALTHY = "NodeUnhealthy"
 REASON_NODE_HEALTHY = "NodeHealthy"
+"""Reasons of events on a Machine: its node is unhealthy, or healthy again. Ours."""
+
 REASON_MACHINE_FAILED = "MachineFailed"
+"""Reason of an event on a Machine: the Machine was marked Failed. Ours."""
+
 REASON_REPLACEMENT_BLOCKED = "ReplacementHeld"
+"""Reason of an event on a Machine: the Machine will be marked Failed only after the replacement of
+other Machines. Ours."""
+
 REASON_PRESERVED = "MachinePreserved"
 REASON_PRESERVED_ENDED = "PreservationEnded"
-"""Reasons of events on a Machine: its node is unhealthy, or healthy again; the Machine was marked
-Failed; it will be marked Failed only after the replacement of other Machines; it is preserved, or
-no longer preserved. Ours."""
+"""Reasons of events on a Machine: the Machine is preserved, or no longer preserved. Ours."""
 
 COMPONENT = "machine-controller"
 """Event source component."""
