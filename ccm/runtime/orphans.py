@@ -262,7 +262,7 @@ class OrphanSearch:
             return None  # the next search examines it
         if look.finding is Finding.ABSENT:
             # If the owner exists, its controller repeats the creation, which completes the intent.
-            # That does not hold for a part: the repeated creation may give it another name.
+            # A part is an exception: the repeated creation may give it another name.
             if (entry.purpose or not is_needed) and _age_s(entry) >= SETTLE_S:
                 await self._record_absence(entry)
         elif not is_needed:
