@@ -41,7 +41,7 @@ SNAPSHOTS = GVK(COMPRESSED, "v1", "MachineBackup")
 """Kind of stored snapshots."""
 
 _ORDER = ("Secret", "MachineClass", "Machine", "MachineSet", "MachineDeployment")
-"""Kinds in the order of their restore: each object before its owner."""
+"""Kinds in the order of their restore: owned objects before their owners."""
 
 _OWNED = ("Machine", "MachineSet")
 """Kinds with owners that replace absent objects."""
