@@ -59,6 +59,8 @@ ACTIONS = {
 _ARGUMENTS = {"show": "NAME", "drop": "NAME", "adopt": "NAME service NAMESPACE/NAME"}
 _CHANGES = ("drop", "adopt", "rebuild")
 _WATCH_S = 2.0
+"""Seconds between two reads with `--watch`; each is a request to the daemon, or to storage."""
+
 _HEAD = ("NAME", "AGE", "KIND", "OWNER", "STATE", "LAST ERROR")
 _SECTION = FlagSection(NAME, ours=True)
 
