@@ -548,9 +548,9 @@ class KubermaticMarks(Marks):
 
     def match(self, labels: Mapping[str, Any] | None, owner: Identity) -> bool:
         """Return whether a VM's labels have the UID of `owner` and do not name another cluster."""
-        found = labels or {}
-        is_ours = found.get(self.cluster, owner.cluster) == owner.cluster
-        return bool(owner.uid) and is_ours and found.get(MACHINE_UID) == owner.uid
+        labels = labels or {}
+        is_ours = labels.get(self.cluster, owner.cluster) == owner.cluster
+        return bool(owner.uid) and is_ours and labels.get(MACHINE_UID) == owner.uid
 
 
 # --- from a provider to a driver ----------------------------------------------------------------
@@ -710,12 +710,12 @@ class FromKubermatic(Driver[Callable[[Resolver], KubermaticProvider]]):
 
         async def create() -> KubermaticInstance:
             try:
-                found: KubermaticInstance = await invoke(provider.get, machine)
+                instance: KubermaticInstance = await invoke(provider.get, machine)
             except InstanceNotFound:
                 await self.check_creation(req)
                 text = req.user_data.decode()
-                found = await invoke(provider.create, machine, ProviderData(), text)
-            return found
+                instance = await invoke(provider.create, machine, ProviderData(), text)
+            return instance
 
         return await self._call(machine, create, req)
 
@@ -1275,7 +1275,9 @@ class ToKubermatic:
     async def set_metrics_for_machines(self, machines: Sequence[KubermaticMachine]) -> None:
         """See `KubermaticProvider.set_metrics_for_machines`."""
         if isinstance(self._driver, MachineMetricsUpdate):
-            await self._driver.set_metrics_for_machines([self._request(one) for one in machines])
+            await self._driver.set_metrics_for_machines(
+                [self._request(machine) for machine in machines]
+            )
 
     def _request(self, machine: KubermaticMachine, user_data: bytes = b"") -> MachineRequest:
         state = machine.provider_status
@@ -1289,7 +1291,7 @@ class ToKubermatic:
                 uid=machine.uid,
             ),
             provider_spec=spec,
-            credentials=credentials_of({one: self._lookup(one) for one in references(spec)}),
+            credentials=credentials_of({ref: self._lookup(ref) for ref in references(spec)}),
             user_data=user_data,
             provider_id=machine.spec.provider_id,
             last_known_state=state if isinstance(state, str) else "",
