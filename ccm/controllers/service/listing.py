@@ -257,11 +257,15 @@ class BalancerAccess:
             CloudError: the listing failed.
         """
         listed = {record.name for record in await self._list()}
-        entries = (balancer_entry(self.handle, one) for one in services if _may_own(one))
+        entries = (
+            balancer_entry(self.handle, service) for service in services if _may_own(service)
+        )
         return [
-            msgspec.structs.replace(one, state=EntryState.CREATED, resource_id=one.intended_name)
-            for one in entries
-            if one.intended_name in listed
+            msgspec.structs.replace(
+                entry, state=EntryState.CREATED, resource_id=entry.intended_name
+            )
+            for entry in entries
+            if entry.intended_name in listed
         ]
 
     async def _list(self) -> Sequence[LoadBalancerRecord]:
@@ -275,9 +279,9 @@ class BalancerAccess:
 
 
 def described_service(entry: JournalEntry) -> Service:
-    """Return the Service of an entry, with the fields by which a provider finds the load balancer.
+    """Return a Service with the fields by which a provider finds the load balancer of an entry.
 
-    The Service itself is gone.
+    The original Service no longer exists.
     """
     owner = entry.owner
     document = {
