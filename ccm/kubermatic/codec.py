@@ -134,18 +134,18 @@ class KubermaticCodec(Codec):
                 "create a MachineDeployment"
             )
         name = names.bootstrap_secret(deployment.name, obj.namespace)
-        found = secret(name)
-        if found is None:
+        bootstrap = secret(name)
+        if bootstrap is None:
             return None
         where = f"Secret {names.BOOTSTRAP_NAMESPACE}/{name}"
-        of_secret = found.annotations.get(names.ANNOTATION_BOOTSTRAP_REVISION, "")
-        of_set = owner.annotations.get(names.ANNOTATION_REVISION, "")
-        if of_secret != of_set:
+        revision = bootstrap.annotations.get(names.ANNOTATION_BOOTSTRAP_REVISION, "")
+        set_revision = owner.annotations.get(names.ANNOTATION_REVISION, "")
+        if revision != set_revision:
             raise Unavailable(
-                f"{where} is of revision {of_secret or 'unknown'}, but MachineSet {owner.name} is "
-                f"of revision {of_set or 'unknown'}; wait for the operating-system-manager"
+                f"{where} is of revision {revision or 'unknown'}, but MachineSet {owner.name} is "
+                f"of revision {set_revision or 'unknown'}; wait for the operating-system-manager"
             )
-        text = (found.data or {}).get(names.BOOTSTRAP_KEY)
+        text = (bootstrap.data or {}).get(names.BOOTSTRAP_KEY)
         if not text:
             raise InvalidArgument(f"{where} lacks the key {names.BOOTSTRAP_KEY}")
         return _fill(text, obj.vm_name or obj.name)
