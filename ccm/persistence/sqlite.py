@@ -1,8 +1,8 @@
 """Store in one SQLite file, with one connection in its own thread.
 
 Every write transaction also checks the epoch: once a newer leader has opened the file, a former
-leader can no longer write. The transaction also checks that the path still leads to the open file:
-a write to a file that was moved away would be lost for the next process.
+leader can no longer write. The transaction also checks that the path still leads to the open file,
+because the next process would not find writes to a file that was moved away.
 
 The pragma `synchronous` is set to FULL or higher and read back: with a lower level, a power failure
 can lose acknowledged writes. On a network file system, a rollback journal replaces the write-ahead
