@@ -58,13 +58,18 @@ Page: TypeAlias = Sequence[tuple[StoragePlace, StoredRecord]]
 
 
 class Store(Protocol):
-    """One instance of storage.
+    """Storage of one instance.
 
-    A store may raise only these errors: `BackendUnavailable` for a temporary failure; `BackendDead`
-    from `open` for a permanent failure, and from all methods once damage of the whole store is
-    known; `Fenced` from `open`, `write` and `remove`; `VersionConflict` from `write` and `remove`;
-    `CorruptObject` for a damaged record. Every call has a deadline and may be cancelled at any
-    point. A cancelled write must have happened completely or not at all.
+    A store may raise only these errors:
+
+    - `BackendUnavailable`: a temporary failure.
+    - `BackendDead`: from `open`, a permanent failure; from any method, damage of the whole store.
+    - `Fenced`, from `open`, `write` and `remove`: a newer leader has written.
+    - `VersionConflict`, from `write` and `remove`: a concurrent change.
+    - `CorruptObject`: a damaged record.
+
+    Every call has a deadline and may be cancelled at any point. A cancelled write must have
+    happened completely or not at all.
     """
 
     @property
