@@ -1,9 +1,9 @@
 """Records of provider calls in the journal of cloud resources.
 
 The intent is durable before a resource is created, and the ID follows within a second. A deletion
-is recorded before it begins, and the entry counts as removed once the provider confirms that
-nothing is left. So a resource costs two writes when it is created and two when it is deleted.
-Updates and reads write nothing.
+is recorded before it begins. The entry counts as removed, durably, once the provider confirms that
+nothing is left, and before the owner loses its finalizer. So a resource costs two writes when it is
+created and two when it is deleted. Updates and reads write nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -20,7 +20,7 @@ from msgspec import json, structs
 
 from ccm.base import log, redact
 from ccm.cloud import errors
-from ccm.cloud.calls.client import CloudClient
+from ccm.cloud.calls.client import CloudClient, Record, unrecorded
 from ccm.cloud.calls.inflight import mask_user_data
 from ccm.cloud.interface import LoadBalancer
 from ccm.cloud.journal import PART_RECORDER, JournalPart
@@ -74,13 +74,11 @@ class CallJournal:
         return self._active[entry.owner.uid] > 0
 
     @asynccontextmanager
-    async def recording(
-        self, client: CloudClient, call: ProviderCall
-    ) -> AsyncIterator[Callable[[object], None]]:
+    async def recording(self, client: CloudClient, call: ProviderCall) -> AsyncIterator[Record]:
         """See `CallRecorder.recording`."""
         recording = self._recording_of(client, call)
         if recording is None:
-            yield lambda _answer: None
+            yield unrecorded
             return
         self._active[call.subject] += 1
         try:
@@ -93,7 +91,7 @@ class CallJournal:
                 # RetryAfter is no failure: the next reconcile continues the call.
                 if not isinstance(fault, errors.RetryAfter):
                     is_cancelled = isinstance(error, asyncio.CancelledError)
-                    recording.fail(fault, CANCELLED if is_cancelled else str(fault))
+                    await recording.fail(fault, CANCELLED if is_cancelled else str(fault))
                 raise
         finally:
             self._active[call.subject] -= 1
@@ -172,14 +170,17 @@ class _Deletion:
         entries = [structs.replace(entry, state=EntryState.DELETING) for entry in self._existing()]
         await self.calls.store(*entries)
 
-    def end(self, _answer: object) -> None:
-        # A successful deletion call confirms the absence of all parts, too.
-        for entry in self._existing():
-            self.calls.change(entry, state=EntryState.REMOVED)
+    async def end(self, _answer: object) -> None:
+        # A successful deletion call confirms the absence of all parts, too. Durable before the owner is released:
+        # without an owner, an entry in the state `DELETING` is reported until a user drops it.
+        settled = {"state": EntryState.REMOVED, "attempts": 0, "last_error": ""}
+        removed = [structs.replace(entry, **settled) for entry in self._existing()]
+        with suppress(PersistenceError):
+            await self.calls.journal.put(*removed)
 
-    def fail(self, fault: errors.CloudError, text: str) -> None:
+    async def fail(self, fault: errors.CloudError, text: str) -> None:
         if isinstance(fault, errors.NotFound) and self.is_server:
-            self.end(None)  # the absence is confirmed
+            await self.end(None)  # the absence is confirmed
             return
         for entry in self._existing():
             self.calls.change(entry, last_error=text)
@@ -222,7 +223,7 @@ class _Creation:
         """Record that the resource exists."""
         self.calls.change(self._current, state=EntryState.CREATED, resource_id=resource_id)
 
-    def end(self, answer: object) -> None:
+    async def end(self, answer: object) -> None:
         wanted, entry = self.entry, self._current
         known = answer.provider_id if isinstance(answer, MachineInfo) else wanted.resource_id
         if entry.intended_name != wanted.intended_name:
@@ -232,7 +233,7 @@ class _Creation:
             )
         self.calls.change(entry, state=EntryState.CREATED, resource_id=known or entry.resource_id)
 
-    def fail(self, fault: errors.CloudError, text: str) -> None:
+    async def fail(self, fault: errors.CloudError, text: str) -> None:
         if (entry := self._current).state is not EntryState.INTENT:
             return
         if isinstance(fault, errors.Unimplemented | errors.ImplementedElsewhere):

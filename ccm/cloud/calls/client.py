@@ -72,16 +72,24 @@ _CONNECTION_ERRORS = (
 )
 
 
+Record = Callable[[object], Awaitable[None]]
+"""Function that records the response of a call."""
+
+
+async def unrecorded(_answer: object) -> None:
+    """Record nothing."""
+
+
 class CallRecorder(Protocol):
     """Recorder of the calls that may change cloud resources."""
 
     def recording(
         self, client: CloudClient, call: ProviderCall
-    ) -> AbstractAsyncContextManager[Callable[[object], None]]:
+    ) -> AbstractAsyncContextManager[Record]:
         """Return a context manager for a call that may change cloud resources.
 
-        The caller makes the call inside the `async with` block, and passes the response to the
-        yielded function. If the block raises, the context manager gets the exception as the
+        The caller makes the call inside the `async with` block, and awaits the yielded function
+        with the response. If the block raises, the context manager gets the exception as the
         provider raised it, before the client normalizes it. Entering may raise a CloudError; then
         the call is not made.
         """
@@ -285,15 +293,13 @@ class CloudClient:
             lease_guard.check_current_guard()
             answer = await ask(*operation.arguments.values())
             responses.verify(method, answer)
-            record(answer)
+            await record(answer)
         return answer
 
-    def _recording(
-        self, operation: ProviderCall
-    ) -> AbstractAsyncContextManager[Callable[[object], None]]:
+    def _recording(self, operation: ProviderCall) -> AbstractAsyncContextManager[Record]:
         recorder = self._provider.recorder
         if recorder is None or not operation.change:
-            return contextlib.nullcontext(lambda _answer: None)
+            return contextlib.nullcontext(unrecorded)
         return recorder.recording(self, operation)
 
     def _operation(self, method: Callable[..., Any], args: tuple[object, ...]) -> ProviderCall:

@@ -293,6 +293,9 @@ async def killed(world: World, call: Call, at: str) -> None:
         reached.set()
         await asyncio.get_running_loop().create_future()
 
+    async def stop_writes() -> None:
+        world.store.before = stop
+
     async with opened(world.store, is_killed=True) as journal:
         if at == "before the record":
             world.store.before = stop
@@ -300,6 +303,8 @@ async def killed(world: World, call: Call, at: str) -> None:
             world.hooks.before = stop
         elif at == "before the answer":
             world.hooks.after = stop
+        elif at == "before the removal is recorded":
+            world.hooks.after = stop_writes
         task = spawn(call(world.client(journal)), name="call")
         waiting = spawn(reached.wait(), name="reached")
         async with asyncio.timeout(DEADLINE_S):
@@ -350,12 +355,14 @@ async def test_a_killed_creation_is_known_and_continued(
         ("before the record", "Created"),
         ("before the call", "Deleting"),
         ("before the answer", "Deleting"),
-        ("before the ID is recorded", "Deleting"),
+        ("before the removal is recorded", "Deleting"),
+        ("after the call", "Removed"),
     ],
 )
 async def test_a_killed_deletion_is_known_and_continued(
     world: World, kind: str, point: str, recorded: str
 ) -> None:
+    """After the call the owner is released: then the removal is durable."""
     create, delete = KINDS[kind]
     async with opened(world.store) as journal:
         await create(world.client(journal))
