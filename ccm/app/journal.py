@@ -120,7 +120,9 @@ class DaemonJournal:
             )
             try:
                 await asyncio.sleep(START_S)
-                await wait_for_sync(context.informers, component="journal")
+                # With empty caches of a control cluster, the search would read every Machine.
+                for cluster in (context, *context.clusters.values()):
+                    await wait_for_sync(cluster.informers, component="journal")
                 await self._search_periodically(search)
             finally:
                 self._start = None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +25,7 @@ from ccm.cloud.helpers import load_balancer_name
 from ccm.gardener import crds
 from ccm.gardener.codec import CODEC
 from ccm.kube.client import Client
+from ccm.kube.informer import SharedInformers
 from ccm.kubermatic.codec import CODEC as KUBERMATIC
 from ccm.machines.flags import CONTROL
 from ccm.model import names
@@ -34,6 +36,7 @@ from ccm.persistence.interface import new_machine_id
 from ccm.persistence.journal import EntryState, Journal, JournalEntry, Owner, entry_name
 from ccm.persistence.memory import MemoryStore
 from ccm.runtime.journal_report import JournalChange, JournalResponse
+from ccm.runtime.manifest import ClusterContext
 from ccm.runtime.object_status import DaemonResponse
 from ccm.testing.clock import advance, settle
 from tests.support.journals import WatchedStore
@@ -102,8 +105,13 @@ class World:
         self.events.append((kind, reason))
         self.messages.append(message)
 
+    def apply_crds(self) -> None:
+        path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        for definition in crds.DEFINITIONS:
+            self.server.put(path, dict(definition.to_manifest()))
+
     @contextlib.asynccontextmanager
-    async def daemon(self, *words: str) -> AsyncIterator[None]:
+    async def daemon(self, *words: str, others: Sequence[Any] = ()) -> AsyncIterator[None]:
         """A daemon leads, and has loaded its journal."""
         given = options.parse(["--controllers=service", "--journal=report", *words])
         stores: Any = SimpleNamespace(writer=lambda: ME, when_unavailable="degrade", on_open=None)
@@ -116,7 +124,7 @@ class World:
         )
         handle = CloudClient(cloud)
         await self.store.initialize(new_machine_id("cluster", "kubernetes"))
-        runner = ControllerRunner(given, self, self, self.vitals)
+        runner = ControllerRunner(given, self, self, self.vitals, others=others)
         async with self.journal.running(handle):
             task = spawn(runner.run(handle, None, beside=self.journal.run), name="daemon")
             try:
@@ -266,17 +274,41 @@ def machine_entry(**owner: str) -> JournalEntry:
 async def test_owner_in_a_cluster_that_is_not_configured_is_not_absent() -> None:
     """Such as a Machine of the control cluster, after --control-kubeconfig was removed."""
     world = World(FakeDigests())
-    for definition in crds.DEFINITIONS:
-        world.server.put(
-            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
-            dict(definition.to_manifest()),
-        )
+    world.apply_crds()
     async with world.daemon():
         await world.journal.journal.put(machine_entry(cluster=CONTROL))
         await advance(journal.START_S + 2 * PERIOD_S)
         assert (world.events, world.states()) == ([], ["Created"])
         await world.journal.journal.put(machine_entry())
         await advance(2 * PERIOD_S)
+        assert world.events == [("Warning", names.REASON_ORPHANED_RESOURCE)]
+
+
+class LateInformers(SharedInformers):
+    """Caches of a cluster that responds late."""
+
+    def __init__(self, client: Client) -> None:
+        super().__init__(client)
+        self.responds = asyncio.Event()
+
+    async def wait_synced(self, timeout_s: float) -> None:
+        async with asyncio.timeout(timeout_s):
+            await self.responds.wait()
+
+
+async def test_first_search_waits_for_the_caches_of_a_control_cluster() -> None:
+    """Otherwise it would read each Machine from the API server."""
+    world = World(FakeDigests())
+    world.apply_crds()
+    caches = LateInformers(world.server.client())
+    context = ClusterContext(client=world.named, recorder=world.recorder, informers=caches)
+    control = SimpleNamespace(roles=(CONTROL,), context=lambda _resync_s: context)
+    async with world.daemon(others=[control]):
+        await world.journal.journal.put(machine_entry(cluster=CONTROL))
+        await advance(journal.START_S + 2 * PERIOD_S)
+        assert world.events == []
+        caches.responds.set()
+        await advance(PERIOD_S)
         assert world.events == [("Warning", names.REASON_ORPHANED_RESOURCE)]
 
 
@@ -298,11 +330,7 @@ async def test_owner_of_a_kind_that_is_not_served_is_not_absent() -> None:
         await world.journal.journal.put(entry)
         await advance(journal.START_S + 2 * PERIOD_S)
         assert (world.events, world.states()) == ([], ["Created"])
-        for definition in crds.DEFINITIONS:
-            world.server.put(
-                "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
-                dict(definition.to_manifest()),
-            )
+        world.apply_crds()
         await advance(2 * PERIOD_S)
         # The controllers of Machines do not run here, so the VM cannot be looked up.
         assert world.events == [("Warning", names.REASON_ORPHANED_RESOURCE)]
