@@ -64,6 +64,7 @@ class DaemonJournal:
         record_event: Callable[[str, str, str], None],
     ) -> None:
         self._record_event = record_event
+        self._stores = stores
         self._settings = SearchSettings(
             deletes=options.journal == DELETE,
             grace_s=options.journal_grace_period.total_seconds(),
@@ -80,7 +81,7 @@ class DaemonJournal:
             blocks=stores.when_unavailable == "block",
             cluster_of=partial(cluster_of, roles=remote_kubeconfigs(options)),
         )
-        stores.on_open = self._load
+        stores.on_open, stores.on_fault = self._load, self.journal.mark_down
 
     @asynccontextmanager
     async def running(self, client: CloudClient) -> AsyncIterator[None]:
@@ -184,6 +185,8 @@ class DaemonJournal:
             await asyncio.sleep(jittered(self._period_s, JITTER, rng))
 
     def _on_change(self, is_up: bool, reason: str) -> None:
+        if not is_up and self._stores.objects.fault:
+            return  # the storage has an event of its own
         if is_up:
             event = NORMAL, names.REASON_JOURNAL_UP, "the journal is written durably again"
         else:

@@ -24,6 +24,7 @@ from ccm.base.tasks import NamedTaskGroup, cancel_and_join, spawn
 from ccm.cloud.config import Context as Document
 from ccm.cloud.settings import ConfigError, Fields
 from ccm.kube.client import Client
+from ccm.kube.errors import Forbidden
 from ccm.model import names
 from ccm.model.names import NORMAL, WARNING
 from ccm.persistence import registry
@@ -136,6 +137,8 @@ class PersistenceStores:
 
     Attributes:
         on_open: called with provider and instance once storage is open; retried after an error.
+        on_fault: called with each new error of an attempt to open the storage of objects; logs it
+            by default.
         when_unavailable: the setting of that name.
 
     Raises:
@@ -162,6 +165,7 @@ class PersistenceStores:
         self._is_leading = False
         self._log = log.logger("persistence")
         self.on_open: Callable[[Any, str], Awaitable[None]] | None = None
+        self.on_fault: Callable[[str], None] = self._log_fault
         context: registry.BackendContext = registry.BackendContext(
             writer=self.writer,
             requests=ProviderClient(client),
@@ -281,15 +285,18 @@ class PersistenceStores:
                 await self._open(backend, await self._cluster_id(name))
         except Exception as error:  # noqa: BLE001 - no fault of storage may end the daemon
             fault = str(error) or f"no answer within {OPEN_S:g} s"
-            if fault != backend.fault:
-                self._log.error("persistence cannot be opened, retrying", error=fault)
-            backend.fault = fault
+            is_new, backend.fault = fault != backend.fault, fault
+            if is_new:
+                (self.on_fault if backend is self.objects else self._log_fault)(fault)
             return False
         finally:
             backend.tried.set()
         backend.is_open, backend.fault = True, ""
         self._log.info("persistence opened", instance=backend.instance)
         return True
+
+    def _log_fault(self, fault: str) -> None:
+        self._log.error("persistence cannot be opened, retrying", error=fault)
 
     async def _open(self, backend: Backend, machine: MachineId) -> None:
         if self._cluster_uid:
@@ -321,7 +328,13 @@ class PersistenceStores:
     async def _cluster_id(self, name: str) -> MachineId:
         if self._cluster_uid:
             return new_machine_id(self._cluster_uid, name)
-        namespace = msgspec.json.decode(await self._client.raw("GET", CLUSTER_ID_PATH))
+        try:
+            namespace = msgspec.json.decode(await self._client.raw("GET", CLUSTER_ID_PATH))
+        except Forbidden as error:
+            raise BackendUnavailable(
+                "the role of the daemon lacks the verb get of the namespace kube-system; apply "
+                "rbac.yaml or the chart of this version"
+            ) from error
         return new_machine_id(namespace["metadata"]["uid"], name)
 
     async def _keep_secrets(self, store: Backend, name: str, *, rotates: bool) -> None:

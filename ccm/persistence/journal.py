@@ -435,6 +435,10 @@ class Journal:
         UP.set(0)
         self._wake_waiters()
 
+    def mark_down(self, reason: str) -> None:
+        """Report that the storage cannot be opened, so that no call waits for it."""
+        self._mark_down(errors.BackendUnavailable(reason))
+
     # Writes
 
     async def _commit_until_closed(self) -> None:

@@ -55,6 +55,9 @@ PAGE = 20
 MAX_BYTES = 1_000_000
 """Maximum bytes of an envelope: the API server accepts 1 MiB for all fields of an object."""
 
+VERBS = "get, list, create, update and delete"
+"""Verbs that the store needs."""
+
 MAX_ATTEMPTS = 4
 """Maximum attempts of a write or deletion with concurrent writers of the same object; few, because
 only the leader writes."""
@@ -261,7 +264,12 @@ class KubeStore:
                 return None
             if status == 409:
                 raise VersionConflict(f"the {self._kind.name} was changed concurrently") from None
-            advice = "; its role lacks the permission" if status == 403 else ""
+            advice = ""
+            if status == 403:
+                advice = (
+                    f"; the role of the daemon needs {VERBS} of {self._kind.plural} in this "
+                    "namespace: apply rbac.yaml or the chart of this version"
+                )
             raise BackendUnavailable(
                 f"{method} of {self._kind.name}s in the namespace {self.namespace} failed: "
                 f"{status or type(error).__name__}{advice}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,12 +12,15 @@ import pytest
 
 from ccm.app import options
 from ccm.app.journal import DaemonJournal
-from ccm.app.persistence import PersistenceStores
+from ccm.app.persistence import RETRY_S, PersistenceStores
+from ccm.base import clock
 from ccm.cloud import Cloud, LoadBalancer, Status, errors
 from ccm.cloud.calls.client import CloudClient
 from ccm.kube.client import Client
+from ccm.kube.errors import Forbidden
 from ccm.persistence.journal import EntryState
 from ccm.testing.builders import service
+from ccm.testing.persistence_harness import captured_logs
 from tests.waiting import eventually
 
 ENSURE = LoadBalancer.ensure_load_balancer
@@ -110,6 +114,49 @@ async def test_an_unavailable_journal_is_reported_once(tmp_path: Path, policy: s
         ("Normal", "JournalAvailable"),
     ]
     assert "cannot be written: the store did not confirm a write within 2 s" in events[0][2]
+
+
+@pytest.mark.virtual_time
+@pytest.mark.row("journal-07")
+@pytest.mark.parametrize(
+    ("path", "rule"),
+    [
+        ("/namespaces/kube-system$", "lacks the verb get of the namespace kube-system"),
+        ("/configmaps/", "needs get, list, create, update and delete of configmaps"),
+    ],
+)
+async def test_daemon_without_a_permission_names_it_once_and_keeps_no_journal(
+    path: str, rule: str
+) -> None:
+    class Refusing(Api):
+        async def raw(self, method: str, asked: str, **named: Any) -> bytes:
+            if re.search(path, asked):
+                raise Forbidden(status=403, reason="Forbidden", message="not allowed")
+            return await super().raw(method, asked, **named)
+
+    events = list[tuple[str, str, str]]()
+    made = PersistenceStores(
+        "",
+        cast("Client", Refusing()),
+        namespace="kube-system",
+        record_event=lambda *event: events.append(event),
+    )
+    handle, journal = client(), journal_of(made, events)
+    with captured_logs() as logged:
+        async with made.opened("kubernetes", "me", 1), journal.running(handle):
+            await asyncio.sleep(1)
+            began = clock.monotonic()
+            for number in range(3):
+                await handle.call(ENSURE, "c1", service(f"web-{number}"), ())
+            assert clock.monotonic() == began, "no call waits"
+            await asyncio.sleep(10 * RETRY_S)
+    ((kind, reason, message),) = events
+    assert (kind, reason) == ("Warning", "PersistenceUnavailable")
+    assert rule in message
+    assert "creations are not recorded" in message
+    (warning,) = (line for line in logged().splitlines() if line[0] in "WE")
+    assert rule in warning
+    assert not journal.journal.is_open
 
 
 @pytest.mark.parametrize("mode", ["off", "report", "delete"])

@@ -114,7 +114,10 @@ class World:
     async def daemon(self, *words: str, others: Sequence[Any] = ()) -> AsyncIterator[None]:
         """A daemon leads, and has loaded its journal."""
         given = options.parse(["--controllers=service", "--journal=report", *words])
-        stores: Any = SimpleNamespace(writer=lambda: ME, when_unavailable="degrade", on_open=None)
+        objects = SimpleNamespace(fault="")
+        stores: Any = SimpleNamespace(
+            writer=lambda: ME, when_unavailable="degrade", on_open=None, objects=objects
+        )
         self.journal = self.vitals.journal = DaemonJournal(given, stores, self.record_event)
         cloud = Cloud(
             name="fake",
