@@ -201,12 +201,13 @@ PHASES: Mapping[str, cloud.Phase] = {
 Clients = cloud.Sessions[client.Client]
 
 JOURNAL = cloud.PartJournal()
-SSH_KEY, PLACEMENT_GROUP = "sshkey", "placementgroup"
+SSH_KEY, PLACEMENT_GROUP, VOLUME = "sshkey", "placementgroup", "volume"
 """Kinds of parts in the journal."""
 
 PARTS: Mapping[str, tuple[str, type[client.Labelled]]] = {
     SSH_KEY: ("ssh_keys", client.Labelled),
     PLACEMENT_GROUP: ("placement_groups", client.PlacementGroup),
+    VOLUME: ("volumes", client.Volume),
 }
 """Kind of part -> table of the API, and type of its resources."""
 
@@ -309,7 +310,7 @@ class HcloudMachines(cloud.Driver[Clients]):
         return faults
 
     async def find_part(self, req: cloud.PartRequest) -> str | None:
-        """Return the ID of a key or an empty placement group with our labels: one request."""
+        """Return the ID of a key, volume or empty placement group with our labels: one request."""
         async with self.spi.of(req.credentials, pool=req.identity.pool) as api:
             part = await _find_part(api, req, self.marks)
         return None if part is None else str(part.id)
@@ -322,6 +323,10 @@ class HcloudMachines(cloud.Driver[Clients]):
             self._group_lock(req.identity),
         ):
             if (part := await _find_part(api, req, self.marks)) is not None:
+                if isinstance(part, client.Volume) and part.server is not None:
+                    # The deletion of that server deletes it, or a user has attached it.
+                    text = f"volume {part.id} is attached to server {part.server}"
+                    raise cloud.RetryAfter(text, seconds=RETRY_S)
                 await _delete(api, f"/{PARTS[req.kind][0]}/{part.id}")
 
     def machine_metrics_labels(self, spec: Mapping[str, Any]) -> Mapping[str, str]:
@@ -445,7 +450,9 @@ async def _ensure_volumes(
                 "location": spec.effective_location,
                 "labels": labels,
             }
-            volume_id = (await api.create("volumes", "volume", client.Volume, order))[0].id
+            async with JOURNAL.part(VOLUME, name) as part:
+                volume_id = (await api.create("volumes", "volume", client.Volume, order))[0].id
+                part.created(str(volume_id))
         ids.append(volume_id)
     return ids
 

@@ -1,4 +1,4 @@
-"""Parts of machines in the journal: SSH keys and placement groups."""
+"""Parts of machines in the journal: SSH keys, placement groups and volumes."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ def client_of(harness: HcloudHarness, journal: Journal | None = None) -> CloudCl
 
 
 def request_of(harness: HcloudHarness, identity: cloud.Identity, **spec: Any) -> Any:
-    """A request about a machine in a placement group."""
+    """A request about a machine in a placement group, with a volume."""
     owner = cloud.ObjectReference(kind="Machine", name=identity.name, uid=identity.uid)
-    found = machines_of(harness, placementGroupPrefix="workers", **spec)
+    parts = {"placementGroupPrefix": "workers", "volumes": [10], "location": "fsn1"}
+    found = machines_of(harness, **parts, **spec)
     return found.request(identity, owner=owner)
 
 
@@ -58,7 +59,7 @@ def by_resource(journal: Journal) -> Mapping[str, JournalEntry]:
 
 
 @pytest.mark.row("journal-01")
-async def test_key_and_placement_group_of_a_server_are_recorded(harness: HcloudHarness) -> None:
+async def test_parts_of_a_server_are_recorded(harness: HcloudHarness) -> None:
     identity, world = machines_of(harness).identity(), harness.service.cloud
     request = request_of(harness, identity)
     async with opened(MemoryStore()) as journal:
@@ -72,6 +73,9 @@ async def test_key_and_placement_group_of_a_server_are_recorded(harness: HcloudH
         ((number, group),) = world.placement_groups.items()
         assert found["placementgroup"].intended_name == group["name"]
         assert found["placementgroup"].resource_id == str(number)
+        ((number, volume),) = world.volumes.items()
+        assert found["volume"].intended_name == volume["name"]
+        assert found["volume"].resource_id == str(number)
         assert not any(entry.ephemeral for entry in found.values())
 
         key, parts = part_of(request, found["sshkey"]), JournalParts
@@ -79,8 +83,14 @@ async def test_key_and_placement_group_of_a_server_are_recorded(harness: HcloudH
         # The group has a server, and is deleted with its last one.
         assert await client.call(parts.find_part, part_of(request, found["placementgroup"])) is None
 
-        await client.call(MachineDriver.delete_machine, request)
+        # The volume is deleted after its server.
+        with pytest.raises(errors.RetryAfter, match=f"volume {number} is attached to server"):
+            await client.call(parts.delete_part, part_of(request, found["volume"]))
+        assert await client.call(parts.find_part, part_of(request, found["volume"])) == str(number)
+
+        await done(client, MachineDriver.delete_machine, request)
         assert {entry.state for entry in journal.entries.values()} == {EntryState.REMOVED}
+        assert world.volumes == {}
         assert await client.call(parts.find_part, key) is None
 
 
@@ -110,7 +120,8 @@ async def test_each_resource_is_written_twice_at_its_creation_and_twice_at_its_d
     harness: HcloudHarness,
 ) -> None:
     request, web = request_of(harness, machines_of(harness).identity()), service()
-    store, kinds = History(), ("server", "sshkey", "placementgroup", "loadbalancer")
+    kinds = ("server", "sshkey", "placementgroup", "volume", "loadbalancer")
+    store = History()
     for _ in range(2):  # the second process finds everything, and writes nothing
         async with opened(store) as journal:
             client = client_of(harness, journal)
@@ -142,6 +153,7 @@ async def test_parts_left_without_a_server_are_found_and_deleted(harness: Hcloud
         for kind, table in (
             ("sshkey", world.ssh_keys),
             ("placementgroup", world.placement_groups),
+            ("volume", world.volumes),
         ):
             part = part_of(request, found[kind])
             assert await client.call(JournalParts.find_part, part) == str(*table)
@@ -159,14 +171,14 @@ async def test_parts_left_without_a_server_are_found_and_deleted(harness: Hcloud
 async def test_a_part_of_an_unknown_kind_is_no_absent_part(harness: HcloudHarness) -> None:
     request = request_of(harness, machines_of(harness).identity())
     part = cloud.PartRequest(
-        kind="volume",
+        kind="network",
         name="x",
         identity=request.identity,
         provider_spec={},
         credentials=request.credentials,
     )
     for method in (JournalParts.find_part, JournalParts.delete_part):
-        with pytest.raises(errors.Unimplemented, match="parts of kind 'volume' are unknown"):
+        with pytest.raises(errors.Unimplemented, match="parts of kind 'network' are unknown"):
             await client_of(harness).call(method, part)
 
 

@@ -19,7 +19,7 @@ from ccm.runtime.journal import LOAD_BALANCER, SERVER
 from ccm.testing.fake_api import Fault
 from providers.hcloud import names as hcloud_names
 from providers.hcloud import service_annotations as ann
-from providers.hcloud.machines import PLACEMENT_GROUP, SSH_KEY
+from providers.hcloud.machines import PLACEMENT_GROUP, SSH_KEY, VOLUME
 from providers.hcloud.testing import __main__ as hcloud_program
 from providers.hcloud.testing import extras
 from providers.hcloud.testing import server as hcloud_server
@@ -209,6 +209,7 @@ class Hcloud(Vendor):
         SERVER: ("servers", "servers"),
         SSH_KEY: ("ssh_keys", "ssh_keys"),
         PLACEMENT_GROUP: ("placement_groups", "placement_groups"),
+        VOLUME: ("volumes", "volumes"),
     }
 
     def __init__(self, *nodes: str) -> None:

@@ -73,7 +73,7 @@ UNANSWERED = Row(name="call accepted, no answer", at=Point.TOOK_EFFECT, exists=T
 ROWS = (
     Row(name="before the intent", state=INTENT, at=Point.BEFORE, exists=False),
     Row(name="after the intent", state=INTENT, at=Point.TOOK_EFFECT, exists=False),
-    # Of a server with a key and a group: those are there.
+    # Of a server with parts: those are there.
     Row(name="before the call", at=Point.BEFORE, exists=False),
     UNANSWERED,
     Row(name="answered, ID not recorded", state=CREATED, at=Point.BEFORE, exists=True),
@@ -142,7 +142,7 @@ class CrashTable:
     async def prepare(self) -> None:
         """Create the resources that stay, and their owners."""
         cluster, pool = self._env.cluster, self._pool
-        grouped = {"placementGroupPrefix": "workers"} if self._has_groups else {}
+        grouped = {"placementGroupPrefix": "workers", "volumes": [10]} if self._has_groups else {}
         await machines.prepare(self._env)
         for name, spec in (("small", {**pool.spec, **grouped}), (BYSTANDER, pool.spec)):
             await machines.make_class(cluster, name, spec, pool.secret, provider=pool.provider)
