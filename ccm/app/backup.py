@@ -15,8 +15,8 @@ from __future__ import annotations
 import base64
 import zlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -27,9 +27,9 @@ from ccm.app.machineapis import MachineApi, title_of
 from ccm.app.persistence import PersistenceStores
 from ccm.base import redact
 from ccm.base.decoding import DECODE_ERRORS
-from ccm.kube.client import PAGE_SIZE, Client
+from ccm.kube.client import Client
 from ccm.kube.errors import AlreadyExists, ApiError, Forbidden, NotFound
-from ccm.kube.resources import SECRETS, RawList, ResourceKind
+from ccm.kube.resources import SECRETS, ResourceKind
 from ccm.machines.settings import Names
 from ccm.model.names import ANNOTATION_LAST_APPLIED
 from ccm.persistence.errors import CorruptObject, PersistenceError
@@ -82,16 +82,20 @@ class MachineObjects:
     marker: str
 
     async def items(self, kind: ResourceKind[Any]) -> AsyncIterator[Json]:
-        """Yield the objects of a kind as they are stored. Raises KubeError or `DECODE_ERRORS`."""
-        query = {"limit": str(PAGE_SIZE)}
-        while True:
-            body = await self.client.raw("GET", kind.path(namespace=self.namespace), query=query)
-            page = msgspec.json.decode(body, type=RawList)
-            for item in page.items or ():
+        """Yield the objects of a kind as they are stored.
+
+        Raises:
+            BackupError: an object cannot be decoded.
+            KubeError: the objects could not be read.
+        """
+        undecoded = replace(kind, document=Json, convert=None)
+        async for page in self.client.resource(undecoded).pages(namespace=self.namespace):
+            if page.malformed_keys:
+                # The snapshot would lack them.
+                names = ", ".join(key or "of an unknown name" for key in page.malformed_keys)
+                raise BackupError(f"{kind.kind} {names} cannot be decoded; correct or delete it")
+            for item in page.items:
                 yield _to_stored(kind, item)
-            if not page.metadata.continue_:
-                return
-            query["continue"] = page.metadata.continue_
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -261,12 +265,11 @@ async def _secrets(
         except (NotFound, Forbidden) as error:
             report(f"Secret {namespace}/{name} is not stored: {error}")
         else:
-            yield _to_stored(SECRETS, body)
+            yield _to_stored(SECRETS, msgspec.json.decode(body))
 
 
-def _to_stored(kind: ResourceKind[Any], body: bytes | msgspec.Raw) -> Json:
+def _to_stored(kind: ResourceKind[Any], obj: Json) -> Json:
     """Return an object without its status and most of the metadata that the API server sets."""
-    obj = msgspec.json.decode(body, type=Json)
     stored = obj["metadata"]
     metadata = {key: stored[key] for key in _METADATA if key in stored}
     # The last applied object may contain credentials that the present object lacks.
@@ -305,6 +308,7 @@ async def restore(
     *,
     dry_run: bool,
     report: Callable[[str], None],
+    before_kind: Callable[[], Awaitable[None]],
 ) -> bool:
     """Create the objects of a snapshot that are absent; existing objects are left unchanged.
 
@@ -316,6 +320,7 @@ async def restore(
         entries: content of the snapshot.
         dry_run: whether the API server only checks the requests.
         report: shows a line.
+        before_kind: called before the objects of each kind are created; may raise.
 
     Returns:
         Whether all objects exist now; with `dry_run`, whether they would.
@@ -333,8 +338,12 @@ async def restore(
         )
     results: dict[str, Counter[str]] = {}
     incomplete: dict[str, str] = {}
+    former_kind = ""
     for name, obj in ordered:
         kind, result = obj["kind"], "failed"
+        if kind != former_kind:
+            await before_kind()
+            former_kind = kind
         # After a failure, only objects of the same kind are still created.
         if incomplete.get(name, kind) == kind:
             result = await _create(served[name], obj, dry_run=dry_run, report=report)

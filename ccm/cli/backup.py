@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
@@ -44,10 +44,10 @@ Creates the absent objects of a snapshot of kube-ccm backup; existing objects ar
 VMs are neither created nor deleted. If a Machine cannot be created, no MachineSet of its API group
 is created either, as it could replace the Machine. May be repeated. Except with --dry-run, neither
 the daemon nor machine controllers in Pods of their own may run: they would create VMs for Machines
-that are not restored yet.
+that are not restored yet. Their Leases are checked before the objects of each kind are created.
 
 Pass the flags of the daemon. Permissions: create the objects and their Secrets, get the namespace
-kube-system and the Lease.
+kube-system and the Leases.
 
 After the loss of a cluster whose namespace kube-system had the UID OLD:
   1. create the new cluster, the namespaces and the CRDs of the machines, without the daemon
@@ -128,10 +128,11 @@ async def restore(
     """Restore a snapshot; return the exit status.
 
     Raises:
-        ExaminationError: a daemon leads, or the snapshot cannot be read or restored.
+        ExaminationError: a daemon or a machine controller leads, or the snapshot cannot be read or
+            restored.
     """
     from ccm.app import backup
-    from ccm.doctor import cluster, daemons
+    from ccm.doctor import cluster
     from ccm.doctor.case import some
     from ccm.kube.resources import NAMESPACES
     from ccm.runtime.journal import SERVER
@@ -144,13 +145,13 @@ async def restore(
         command.show(out, [line])
 
     async with _connected(request, environ) as case:
-        if not dry_run:
-            await daemons.lease(case)
-            if case.lease_holder:
-                raise ExaminationError(
-                    f"{case.lease_holder} holds the Lease; stop all replicas of the daemon, and "
-                    "wait until the Lease expires"
-                )
+        groups = await _machine_objects(case)
+
+        async def check_leases() -> None:
+            if not dry_run:
+                await _check_leases(case, groups)
+
+        await check_leases()
         enter = case.exit_stack.enter_async_context
         uid = former_uid or (await case.client.resource(NAMESPACES).get("kube-system")).uid
         file = own["from-persistence-config"]
@@ -158,7 +159,6 @@ async def restore(
         await stores.wait_open()
         name, snapshot = await backup.BackupStorage(stores).load(own["snapshot"])
         report(f"snapshot {name}")
-        groups = await _machine_objects(case)
         if former_uid:
             lost_entries = backup.unrestored(await _journal(case, stores), snapshot.entries)
             if vms := [describe(entry) for entry in lost_entries if entry.resource == SERVER]:
@@ -171,7 +171,9 @@ async def restore(
                 target = await _journal(case, await enter(cluster.open_stores(case)))
                 count = await backup.add_to_journal(target, lost_entries, dry_run=dry_run)
                 lines.append(f"journal: {count} entries {'would be ' * dry_run}added")
-        is_complete = await backup.restore(groups, snapshot.entries, dry_run=dry_run, report=report)
+        is_complete = await backup.restore(
+            groups, snapshot.entries, dry_run=dry_run, report=report, before_kind=check_leases
+        )
         if keys := backup.lacking_secrets(snapshot.entries):
             lines.append(f"create the Secrets that the snapshot lacks: {', '.join(keys)}")
         for marker in sorted({*snapshot.markers} - {group.marker for group in groups}):
@@ -219,6 +221,26 @@ async def _machine_objects(case: Case) -> Sequence[MachineObjects]:
             )
             groups.append(group)
     return groups
+
+
+async def _check_leases(case: Case, groups: Iterable[MachineObjects]) -> None:
+    """Raise ExaminationError if a daemon or another machine controller leads."""
+    from ccm.app.machines.commands import COMMANDS
+    from ccm.doctor import daemons
+
+    options = case.options
+    own = options.leader_elect_resource_namespace, options.leader_elect_resource_name
+    leases = {own: case.client}
+    for group in groups:
+        leases |= {(group.namespace, name): group.client for name in COMMANDS}
+        if shared := group.api.manifest.lease(options):
+            leases[shared.namespace, shared.name] = group.client
+    for (namespace, name), client in leases.items():
+        if holder := await daemons.holder_of(client, namespace, name):
+            raise ExaminationError(
+                f"{holder} holds the Lease {namespace}/{name}; stop all replicas, and wait until "
+                "the Lease expires"
+            )
 
 
 async def _journal(case: Case, stores: PersistenceStores) -> Journal:

@@ -443,9 +443,9 @@ async def lease(case: Case) -> CheckFinding:
     except errors.NotFound:
         case.lease_holder = ""
         return await _absent(case, namespace, name)
-    holder, silent_s = get_text_field(body, "spec.holderIdentity"), _silence_s(case, body)
+    holder, silent_s = get_text_field(body, "spec.holderIdentity"), _silence_s(case.client, body)
     lasts_s = get_field(body, "spec.leaseDurationSeconds") or 0
-    case.lease_holder = holder if _is_fresh(case, body) else ""
+    case.lease_holder = holder if _is_fresh(case.client, body) else ""
     if not holder:
         return await _free(case, f"{namespace}/{name} has no holder")
     held = f"{namespace}/{name} is held by {holder}"
@@ -505,17 +505,27 @@ async def _free(case: Case, text: str) -> CheckFinding:
     )
 
 
-def _silence_s(case: Case, lease: Any) -> float | None:
+async def holder_of(client: Client, namespace: str, name: str) -> str:
+    """Return the holder of a Lease that has not expired; empty = none. Raises KubeError."""
+    path = f"{_LEASES}/namespaces/{quote(namespace)}/leases/{quote(name)}"
+    try:
+        body = await read(client, path)
+    except errors.NotFound:
+        return ""
+    return get_text_field(body, "spec.holderIdentity") if _is_fresh(client, body) else ""
+
+
+def _silence_s(client: Client, lease: Any) -> float | None:
     """Return the seconds since the last renewal, by the API server's clock; None = unknown."""
     try:
         renewed = times.parse_time(get_text_field(lease, "spec.renewTime"))
     except ValueError:
         return None
-    return max(0.0, (case.client.server_time() - renewed).total_seconds())
+    return max(0.0, (client.server_time() - renewed).total_seconds())
 
 
-def _is_fresh(case: Case, lease: Any) -> bool:
-    silent_s = _silence_s(case, lease)
+def _is_fresh(client: Client, lease: Any) -> bool:
+    silent_s = _silence_s(client, lease)
     return silent_s is not None and silent_s <= (get_field(lease, "spec.leaseDurationSeconds") or 0)
 
 
@@ -523,12 +533,7 @@ async def machine_manager(case: Case) -> CheckFinding:
     """Check that no other program holds the `SharedLease` of Kubermatic's machine controllers."""
     lease = KUBERMATIC.manifest.lease(case.options)
     assert lease is not None
-    path = f"{_LEASES}/namespaces/{quote(lease.namespace)}/leases/{quote(lease.name)}"
-    try:
-        body = await read(case.client, path)
-    except errors.NotFound:
-        body = {}
-    holder = get_text_field(body, "spec.holderIdentity") if _is_fresh(case, body) else ""
+    holder = await holder_of(case.client, lease.namespace, lease.name)
     own = await managers_of(case, case.options.leader_elect_resource_namespace) or ()
     pod = pod_of(holder, own)
     is_ours = pod is not None and KUBERMATIC.manifest.name in pod.controllers
@@ -645,7 +650,12 @@ def _is_held_by_another(case: Case, lease: Any) -> bool:
     options, holder = case.options, get_text_field(lease, "spec.holderIdentity")
     own = f"{options.leader_elect_resource_namespace}/{options.leader_elect_resource_name}"
     is_ours = options.leader_elect and _key(lease) == own
-    return bool(holder) and not is_ours and holder != case.lease_holder and _is_fresh(case, lease)
+    return (
+        bool(holder)
+        and not is_ours
+        and holder != case.lease_holder
+        and _is_fresh(case.client, lease)
+    )
 
 
 def _is_managers(case: Case, lease: Any) -> bool:

@@ -26,7 +26,7 @@ from ccm.app.provider import Misconfigured
 from ccm.base import redact
 from ccm.gardener import names as gardener
 from ccm.kube import errors
-from ccm.kube.client import Client
+from ccm.kube.client import Client, Resource
 from ccm.kube.resources import CRDS, NAMESPACES, SECRETS
 from ccm.kubermatic import names as kubermatic
 from ccm.persistence.engine import StoreProvider
@@ -128,6 +128,9 @@ class World:
         names = await storage.names()
         return names[0] if names else ""
 
+    async def before_kind(self) -> None:
+        """No daemon leads."""
+
     async def restore(
         self, api: Api, name: str = "", *, encrypted: bool = False, dry_run: bool = False
     ) -> bool:
@@ -135,7 +138,9 @@ class World:
         _, snapshot = await self.storage(encrypted=encrypted).load(name)
         self.lines.clear()
         report, entries = self.lines.append, snapshot.entries
-        return await backup.restore(api.groups(), entries, dry_run=dry_run, report=report)
+        return await backup.restore(
+            api.groups(), entries, dry_run=dry_run, report=report, before_kind=self.before_kind
+        )
 
 
 @asynccontextmanager
@@ -502,7 +507,7 @@ def test_storage_has_to_outlive_the_cluster(
 async def test_lists_have_several_pages(
     api_of_new_cluster: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backup, "PAGE_SIZE", 2)
+    monkeypatch.setitem(Resource.list_page.__kwdefaults__, "limit", 2)
     kind = GARDENER.codec.machines
     async with opened() as world:
         for number in range(7):
@@ -512,6 +517,23 @@ async def test_lists_have_several_pages(
         assert await world.restore(api_of_new_cluster)
 
     assert len(api_of_new_cluster.items(kind)) == 7
+
+
+async def test_object_that_cannot_be_decoded_is_not_left_out() -> None:
+    async with opened() as world:
+        fill(world.api)
+        answer = world.api.transport.answer
+        deep = b'{"metadata": {"name": "deep", "namespace": "a"}, "spec": %b1%b}'
+
+        def garbled(method: str, path: str, *rest: Any) -> bytes:
+            if path.endswith("/machines"):
+                return b'{"metadata": {}, "items": [%b]}' % (deep % (b"[" * 5000, b"]" * 5000))
+            return answer(method, path, *rest)
+
+        world.api.transport.answer = garbled  # type: ignore[assignment,method-assign]
+        with pytest.raises(BackupError, match="Machine a/deep cannot be decoded; correct or"):
+            await world.back_up()
+        assert await world.storage().names() == []
 
 
 @pytest.mark.parametrize("encrypted", [False, True])

@@ -16,16 +16,19 @@ import pytest
 from msgspec.structs import replace
 
 from ccm.app.machineapis import GARDENER, KUBERMATIC
+from ccm.app.machines.commands import MACHINE_CONTROLLER, MACHINE_CONTROLLER_MANAGER
 from ccm.cli import backup, command
 from ccm.cli.command import EXIT_OK
 from ccm.doctor import ExaminationError, cluster, reach
 from ccm.kube.resources import LEASES, NAMESPACES, SECRETS
+from ccm.kubermatic import names as kubermatic
 from ccm.testing.apiserver import requests
 from tests.manifests import shipped
 from tests.unit.app.test_backup import NAMESPACE, Api, entry, fill
 
 EXAMPLE = shipped.MANIFESTS / "examples" / "backup-cronjob.yaml"
 SYSTEM = "kube-system"
+DAEMON = f"{SYSTEM}/cloud-controller-manager"
 VERBS = {"GET": "get", "POST": "create"}
 
 VMS = "VMs that have no Machine in the snapshot (1): server late (sim://9)"
@@ -262,5 +265,52 @@ async def test_restore_waits_for_the_end_of_the_daemon(
     api.create(LEASES, lease(api, age=timedelta(seconds=5)), SYSTEM)
     connect(api)
 
-    with pytest.raises(ExaminationError, match="a_b holds the Lease; stop all replicas"):
+    with pytest.raises(ExaminationError, match=f"a_b holds the Lease {DAEMON}; stop all replicas"):
         await said_by(backup.RESTORE, config)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "name"),
+    [
+        (NAMESPACE, MACHINE_CONTROLLER.name),
+        (NAMESPACE, MACHINE_CONTROLLER_MANAGER.name),
+        (SYSTEM, kubermatic.LEASE),
+    ],
+)
+async def test_restore_waits_for_the_end_of_machine_controllers_in_pods_of_their_own(
+    connect: Connect, tmp_path: Path, namespace: str, name: str
+) -> None:
+    config = storage(tmp_path)
+    await lose(connect, config)
+    api = Api()
+    fill(api)
+    held = lease(api, age=timedelta(seconds=5)) | {"metadata": {"name": name}}
+    api.create(LEASES, held, namespace)
+    connect(api)
+
+    with pytest.raises(ExaminationError, match=f"a_b holds the Lease {namespace}/{name}; stop"):
+        await said_by(backup.RESTORE, config)
+
+
+async def test_restore_ends_when_a_daemon_starts(connect: Connect, tmp_path: Path) -> None:
+    """Before the sets, which would create VMs with Machines that are not restored."""
+    old, new = storage(tmp_path), storage(tmp_path, "new")
+    uid, api = await lose(connect, old), Api()
+    connect(api)
+    answer = api.transport.answer
+
+    def start(method: str, path: str, *rest: Any) -> bytes:
+        answered = answer(method, path, *rest)
+        if method == "POST" and path.endswith("/machines"):
+            api.transport.answer = answer  # type: ignore[method-assign]
+            api.create(LEASES, lease(api, age=timedelta()), SYSTEM)
+        return answered
+
+    api.transport.answer = start  # type: ignore[assignment,method-assign]
+    source = old.replace("--", "--from-", 1)
+    words = [new, source, f"--from-cluster-id={uid}", f"--kubermatic-namespace={NAMESPACE}"]
+    with pytest.raises(ExaminationError, match=f"a_b holds the Lease {DAEMON}; stop all replicas"):
+        await said_by(backup.RESTORE, *words)
+
+    assert api.items(GARDENER.codec.machines) != []
+    assert api.items(GARDENER.codec.machine_sets) == []
