@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
+from typing import Any
 
 import pytest
 
@@ -46,3 +48,24 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     authority = pki.Authority(folder, "ca")
     with postgres.running(port=port, tls=authority.server("127.0.0.1")) as socket:
         yield Database(socket=socket, port=port, ca=authority.file)
+
+
+def settings_of(
+    backend: str, request: pytest.FixtureRequest, folder: Path, name: str = "store"
+) -> dict[str, Any]:
+    """The settings of an empty storage of one of the backends sqlite, postgres and s3."""
+    unique = f"{name}{token_hex(4)}"
+    if backend == "postgres":
+        place = request.getfixturevalue("database")
+        settings = {"host": str(place.socket), "port": place.port, "table": unique}
+        return settings | {"database": "postgres", "user": postgres.USER}
+    if backend == "s3":
+        from tests.contract.persistence import buckets
+
+        settings = {"endpoint": request.getfixturevalue("bucket_url"), "bucket": unique}
+        buckets.request("{endpoint}/{bucket}".format(**settings), "PUT")
+        for key in ("access_key_id_file", "secret_access_key_file"):
+            (folder / key).write_text("some-key")
+            settings[key] = str(folder / key)
+        return settings | {"allow_insecure": True}
+    return {"path": str(folder / name / "ccm.db")}

@@ -10,7 +10,6 @@ import shutil
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
 import pytest
@@ -21,11 +20,11 @@ from ccm.controllers.service.manifest import MANIFEST as SERVICE
 from ccm.model import names
 from ccm.sandbox import realserver
 from ccm.sandbox.realserver import RealServer
-from tests import postgres, servers
-from tests.contract.persistence import buckets
+from tests import servers
 from tests.scenario import harness, machines
 from tests.scenario.harness import Daemon, Environment, wait_for
 from tests.scenario.machines import MACHINES, SERVICES
+from tests.storage import settings_of
 from tests.vendors import hurried
 
 FLAGS = {
@@ -60,19 +59,7 @@ async def server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 @pytest.fixture
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A file of `--persistence-config`; parametrized with the backend."""
-    settings: dict[str, Any] = {"path": str(tmp_path / "store" / "ccm.db")}
-    unique = f"restored{token_hex(4)}"  # one cluster each
-    if request.param == "postgres":
-        place = request.getfixturevalue("database")
-        settings = {"host": str(place.socket), "port": place.port, "table": unique}
-        settings |= {"database": "postgres", "user": postgres.USER}
-    elif request.param == "s3":
-        settings = {"endpoint": request.getfixturevalue("bucket_url"), "bucket": unique}
-        buckets.request("{endpoint}/{bucket}".format(**settings), "PUT")
-        for name in ("access_key_id_file", "secret_access_key_file"):
-            (tmp_path / name).write_text("some-key")
-            settings[name] = str(tmp_path / name)
-        settings["allow_insecure"] = True
+    settings = settings_of(request.param, request, tmp_path)
     file = tmp_path / "persistence.yaml"
     file.write_text(yaml.safe_dump({"instances": [{request.param: settings}]}))
     return file

@@ -1,9 +1,13 @@
-"""A cluster is lost and rebuilt from a snapshot: its VMs and load balancers stay."""
+"""A cluster is lost and rebuilt from a snapshot: its VMs and load balancers stay.
+
+Then the Lease of the new cluster is lost, too, so that it counts fewer leaders than the storage.
+"""
 
 from __future__ import annotations
 
 import base64
 import io
+import itertools
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from ccm.cli import backup, command, journal
 from ccm.controllers.service.manifest import MANIFEST as SERVICE
@@ -19,6 +24,7 @@ from tests import servers
 from tests.scenario import harness, kubermatic, load, machines
 from tests.scenario.harness import Cluster, Environment, wait_for
 from tests.scenario.machines import ALL_CONTROLLERS, Fleet, FleetApi, vms
+from tests.storage import settings_of
 
 CHANGES = {f"{verb}_{kind}" for verb in ("create", "delete") for kind in ("instance", "balancer")}
 SYSTEM = "/api/v1/namespaces/kube-system"
@@ -82,18 +88,28 @@ async def said_by(env: Environment, subcommand: command.DaemonCommand, *words: s
     return said.getvalue().splitlines()
 
 
-def storage(folder: Path, name: str) -> str:
-    """The file of `--persistence-config` of a cluster."""
-    key, file = folder / "key", folder / f"{name}.yaml"
-    if not key.exists():
-        key.write_bytes(b"k" * 32)
-        key.chmod(0o400)
-    file.write_text(
-        f"instances: [{{sqlite: {{path: {folder}/{name}/objects.db}}}}]\n"
-        f"secrets: {{encrypted: {{storage: {{sqlite: {{path: {folder}/{name}/secrets.db}}}}, "
-        f"key_files: [{key}]}}}}\n"
-    )
-    return str(file)
+@pytest.fixture
+def storages(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
+    """The files of `--persistence-config` of a lost cluster and its successor.
+
+    Parametrized with the backend. A database or a bucket serves both, a file of SQLite one cluster.
+    """
+    backend, key = request.param, tmp_path / "key"
+    key.write_bytes(b"k" * 32)
+    key.chmod(0o400)
+
+    def write(name: str) -> str:
+        objects, secrets = (
+            {backend: settings_of(backend, request, tmp_path, f"{kind}{name}")}
+            for kind in ("objects", "secrets")
+        )
+        sealed = {"storage": secrets, "key_files": [str(key)]}
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(yaml.safe_dump({"instances": [objects], "secrets": {"encrypted": sealed}}))
+        return str(file)
+
+    old = write("old")
+    return old, write("new") if backend == "sqlite" else old
 
 
 def owner_uid(obj: Mapping[str, Any]) -> str:
@@ -168,7 +184,7 @@ async def lose(
     # The daemon writes to the same storage.
     stored = await said_by(env, backup.BACKUP, f"--persistence-config={config}")
     assert "Secret: 1 stored" in stored
-    with pytest.raises(ExaminationError, match="holds the Lease; stop all replicas"):
+    with pytest.raises(ExaminationError, match=r"holds the Lease .*; stop all replicas"):
         await said_by(env, backup.RESTORE, f"--persistence-config={config}")
     assert daemon.lines("journal is unavailable") == []
     await daemon.kill()
@@ -203,22 +219,47 @@ async def adopt_all(env: Environment, config: str, size: Size) -> None:
         assert f"now belongs to Service {key}" in said
 
 
-def sizes() -> Iterator[Any]:
-    for name in GROUPS:
-        yield name, Size()
-        large = Size(machines=50, services=10)
-        yield pytest.param(name, large, marks=pytest.mark.soak)
+async def lose_lease(env: Environment, flags: Mapping[str, str]) -> None:
+    """Let the Lease count back, and create a load balancer, which is recorded."""
+    daemon = await env.start_leading(flags=flags)
+    counted = (await env.cluster.lease())["leaseTransitions"]
+    assert await daemon.stop() == 0
+    await env.cluster.delete(harness.LEASE)
+    daemon = await env.start_leading(flags=flags)
+    await daemon.says("journal opened")
+    assert ((await env.cluster.lease()).get("leaseTransitions") or 0) < counted
+    await env.cluster.create(load.SERVICES, load.web("later"))
+
+    async def is_recorded() -> bool:
+        entries = await entries_of(env, flags["persistence-config"])
+        states = {one["owner"]["name"]: one["state"] for one in entries}
+        return states.get("later") == "Created"
+
+    await wait_for(is_recorded, "the load balancer is recorded")
+    assert daemon.lines("journal is unavailable") == []
+    assert await daemon.stop() == 0
+
+
+def cases() -> Iterator[Any]:
+    """API groups, backends, and sizes."""
+    large = Size(machines=50, services=10)
+    for backend, name in itertools.product(("sqlite", "postgres", "s3"), GROUPS):
+        marks = [] if backend == "sqlite" else [pytest.mark.xdist_group(backend)]
+        # The storage does not depend on the API group.
+        if backend == "sqlite" or name == "gardener":
+            yield pytest.param(name, backend, Size(), marks=marks)
+        yield pytest.param(name, backend, large, marks=[*marks, pytest.mark.soak])
 
 
 @pytest.mark.timeout(480)
-@pytest.mark.parametrize(("name", "size"), list(sizes()))
+@pytest.mark.parametrize(("name", "storages", "size"), list(cases()), indirect=["storages"])
 @servers.only_builtin
 async def test_lost_cluster_keeps_its_vms_and_load_balancers(
-    env: Environment, name: str, size: Size, tmp_path: Path
+    env: Environment, name: str, storages: tuple[str, str], size: Size, tmp_path: Path
 ) -> None:
     group, count = GROUPS[name], size.machines
     path = group.fleet.path
-    old, new = storage(tmp_path, "old"), storage(tmp_path, "new")
+    old, new = storages
     controllers = f"{SERVICE.name},{group.controllers}"
     flags = {"controllers": controllers, "kube-api-qps": "-1", "journal": "report"}
     uid = await lose(env, group, old, flags, size)
@@ -257,6 +298,10 @@ async def test_lost_cluster_keeps_its_vms_and_load_balancers(
             assert len(vms(env)) == count - 1
             assert vms(env).items() <= before.items()
             assert await daemon.stop() == 0
+            await lose_lease(env, {**flags, **given})
+            held = balancers(env) - held
+            assert len(held) == 1
+            assert vms(env).items() <= before.items()
     finally:
         await rebuilt.kill()
 
