@@ -294,7 +294,6 @@ async def _keep_epoch(stored: int) -> int:
 
 async def _check_writable(stores: PersistenceStores) -> CheckFinding:
     from ccm.persistence.errors import PersistenceError
-    from ccm.persistence.interface import GVK
 
     objects, *secrets = stores.backends()
     for backend in (objects, *secrets):
@@ -302,9 +301,8 @@ async def _check_writable(stores: PersistenceStores) -> CheckFinding:
     if objects.fault:
         return fail(objects.fault, "correct the storage, or the file that configures it")
     try:
-        key = await objects.provider.put_object(objects.instance, PROBE)
-        kind = GVK.of(PROBE["apiVersion"], PROBE["kind"])
-        await objects.provider.delete_object(objects.instance, kind, key)
+        # Not deleted: that would need a permission that the daemon does not have.
+        await objects.provider.put_object(objects.instance, PROBE)
     except PersistenceError as error:
         return fail(f"storage is not writable: {error}", "check that storage is up and not full")
     shown = [f"{objects.instance}: up, {1000 * (await objects.latency() or 0):.1f} ms for a write"]

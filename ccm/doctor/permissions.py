@@ -352,7 +352,8 @@ def _persistence(options: Options) -> Iterator[tuple[str, Permission]]:
     yield user, Permission(verb="get", resource="namespaces", name=SYSTEM_NAMESPACE)
     own = options.leader_elect_resource_namespace
     for resource, namespace in sorted(stored_in_cluster(options.persistence_config, own)):
-        for verb in ("get", "list", "create", "update", "delete"):
+        deletes = ("delete",) if resource == "secrets" else ()
+        for verb in ("get", "list", "create", "update", *deletes):
             yield user, Permission(verb=verb, resource=resource, namespace=namespace)
 
 

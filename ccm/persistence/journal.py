@@ -528,13 +528,10 @@ class Journal:
     async def _store(self, page: JournalPage, entries: Mapping[str, JournalEntry]) -> None:
         provider = self._provider
         assert provider is not None
-        if entries:
-            expect = page.version if CAS in provider.capabilities(self._instance) else None
-            obj = _encode(page.name, entries)
-            _, page.version = await provider.put_versioned(self._instance, obj, expect=expect)
-        elif page.version is not ABSENT:
-            await provider.delete_object(self._instance, PAGES, objects.key_of("", page.name))
-            page.version = ABSENT
+        # An empty page is kept for new entries: the daemon needs no permission to delete objects.
+        expect = page.version if CAS in provider.capabilities(self._instance) else None
+        obj = _encode(page.name, entries)
+        _, page.version = await provider.put_versioned(self._instance, obj, expect=expect)
 
     async def _reload(self, page: JournalPage) -> None:
         """Read a page again after a version conflict.

@@ -55,8 +55,8 @@ PAGE = 20
 MAX_BYTES = 1_000_000
 """Maximum bytes of an envelope: the API server accepts 1 MiB for all fields of an object."""
 
-VERBS = "get, list, create, update and delete"
-"""Verbs that the store needs."""
+_VERBS = {"GET": "get", "POST": "create", "PUT": "update", "DELETE": "delete"}
+"""HTTP method -> RBAC verb."""
 
 MAX_ATTEMPTS = 4
 """Maximum attempts of a write or deletion with concurrent writers of the same object; few, because
@@ -266,9 +266,10 @@ class KubeStore:
                 raise VersionConflict(f"the {self._kind.name} was changed concurrently") from None
             advice = ""
             if status == 403:
+                verb = "list" if query else _VERBS[method]
                 advice = (
-                    f"; the role of the daemon needs {VERBS} of {self._kind.plural} in this "
-                    "namespace: apply rbac.yaml or the chart of this version"
+                    f"; the role of the daemon lacks the verb {verb} of {self._kind.plural} in "
+                    "this namespace: apply rbac.yaml or the chart of this version"
                 )
             raise BackendUnavailable(
                 f"{method} of {self._kind.name}s in the namespace {self.namespace} failed: "

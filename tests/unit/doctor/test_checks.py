@@ -256,7 +256,7 @@ async def test_storage_check_reports_owner_latency_and_faults(tmp_path: Path) ->
     assert "up, " in line
     assert "up, 0.0 ms" not in line
     with closing(sqlite3.connect(tmp_path / "q" / "x.db")) as db:
-        assert db.execute("SELECT count(*) FROM objects").fetchone() == (0,)
+        assert db.execute("SELECT kind FROM objects").fetchall() == [("Probe",)]
     foreign = await stored(tmp_path, ONE, uid="u-2")
     assert foreign.severity is Severity.FAIL
     assert "belongs to the cluster u-1, not to u-2" in foreign.message

@@ -277,8 +277,8 @@ async def test_write_that_the_client_repeated_after_its_success_is_no_conflict(
         (
             403,
             (
-                "failed: 403; the role of the daemon needs get, list, create, update and delete of "
-                "configmaps in this namespace: apply rbac.yaml"
+                "GET of ConfigMaps in the namespace here failed: 403; the role of the daemon lacks "
+                "the verb get of configmaps in this namespace: apply rbac.yaml"
             ),
         ),
         (503, r"GET of ConfigMaps in the namespace here failed: 503$"),
