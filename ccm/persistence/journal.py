@@ -38,7 +38,7 @@ from ccm.persistence.interface import ABSENT, CAS, GVK, Expected, VersionedPersi
 PAGES = GVK(objects.SELF_REDACTED, "v1", "JournalPage")
 """Kind of the stored pages."""
 
-PAGE_SIZE = 64
+PAGE_SIZE = 100
 """Maximum entries of a page: small enough for every store, large enough for a batch."""
 
 BATCH_S = 0.002
@@ -170,12 +170,30 @@ def redact_entry(entry: JournalEntry) -> JournalEntry:
 
     Names and IDs stay unchanged: with a masked name, a resource or its owner would seem to be gone.
     """
+    is_short = len(entry.last_error) <= MAX_ERROR
+    if is_short and not any(map(_is_secret_name, entry.annotations)):
+        # One search for all texts, because usually none contains a secret.
+        text = "\n".join((entry.last_error, *entry.annotations.values()))
+        if redact.mask_text(text, len(text)) == text:
+            return entry
     annotations = {
         key: redact.MASK if _is_secret_name(key) else redact.mask_text(value)
         for key, value in entry.annotations.items()
     }
     error = entry.last_error and redact.mask_text(entry.last_error)[:MAX_ERROR]
     return msgspec.structs.replace(entry, annotations=annotations, last_error=error)
+
+
+def _marked(
+    entry: JournalEntry, old: JournalEntry | None, marks: Mapping[str, Any]
+) -> JournalEntry:
+    """Return an entry with times and writer; `old` if nothing else differs."""
+    if old is not None:
+        marks_before = {name: getattr(old, name) for name in (*marks, "created_at")}
+        if msgspec.structs.replace(entry, **marks_before) == old:
+            return old
+    created = entry.created_at or marks["updated_at"]
+    return msgspec.structs.replace(entry, created_at=created, **marks)
 
 
 # Cached, because a batch repeats the same few annotation names.
@@ -282,7 +300,9 @@ class Journal:
 
     # Changes
 
-    async def put(self, *entries: JournalEntry, drop: Collection[str] = ()) -> None:
+    async def put(
+        self, *entries: JournalEntry, drop: Collection[str] = (), delay_s: float = 0.0
+    ) -> None:
         """Record entries, and delete others; the changes are durable when this method returns.
 
         An entry that differs from the stored one only in its times and writer is not written.
@@ -290,13 +310,16 @@ class Journal:
         Args:
             entries: entries to record.
             drop: names of the entries to delete.
+            delay_s: how long the write may wait for further changes.
 
         Raises:
             BackendUnavailable: the store did not confirm the write in time, or the journal was
                 unavailable before; the changes are kept, and written as soon as possible.
             Fenced: another leader has written; nothing is recorded any more.
         """
-        await self._wait_until_durable(self._change(entries, drop, is_urgent=True))
+        names = self._change(entries, drop, is_urgent=not delay_s)
+        self._flush_at = min(self._flush_at, _now() + delay_s) if delay_s else self._flush_at
+        await self._wait_until_durable(names)
 
     def put_later(self, *entries: JournalEntry, drop: Collection[str] = ()) -> None:
         """Change entries as `put` does, but without waiting for the write.
@@ -324,9 +347,11 @@ class Journal:
             self._check_up()
         dropped: dict[str, JournalEntry | None] = dict.fromkeys(drop)
         changes = {**dropped, **{entry.name: entry for entry in entries}}
+        now = format_time(clock.now())
+        marks = {"updated_at": now, "epoch": self._epoch, "writer": self._writer().identity}
         for name, wanted in changes.items():
             old = self._entries.get(name)
-            entry = None if wanted is None else self._stamped(wanted, old)
+            entry = None if wanted is None else _marked(redact_entry(wanted), old, marks)
             if entry is not old:
                 if old is None and len(self._dirty) >= MAX_PENDING:
                     raise errors.BackendUnavailable(f"{MAX_PENDING} journal entries wait")
@@ -337,17 +362,6 @@ class Journal:
             self._urgent |= waiting if is_urgent else set()
             self._changed.set()
         return waiting
-
-    def _stamped(self, entry: JournalEntry, old: JournalEntry | None) -> JournalEntry:
-        """Return an entry with times and writer; `old` if nothing else differs."""
-        entry, now = redact_entry(entry), format_time(clock.now())
-        stamps = {"updated_at": now, "epoch": self._epoch, "writer": self._writer().identity}
-        if old is not None:
-            old_stamps = {name: getattr(old, name) for name in (*stamps, "created_at")}
-            if msgspec.structs.replace(entry, **old_stamps) == old:
-                return old
-        created = entry.created_at or now
-        return msgspec.structs.replace(entry, created_at=created, **stamps)
 
     def _set(self, name: str, entry: JournalEntry | None) -> None:
         if (old := self._entries.pop(name, None)) is not None:

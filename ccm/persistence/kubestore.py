@@ -220,7 +220,7 @@ class KubeStore:
         Raises:
             VersionConflict: the object to create exists, or the one to replace was changed.
         """
-        compressed = await asyncio.to_thread(zlib.compress, body)
+        compressed = await asyncio.to_thread(zlib.compress, body, zlib.Z_BEST_SPEED)
         labels = {LABEL: self.owner, **metadata.get("labels", {})}
         obj: dict[str, Any] = {
             "apiVersion": "v1",

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from msgspec import json, structs
@@ -33,9 +32,12 @@ from ccm.persistence.journal import EntryState, Journal, JournalEntry, Owner, en
 LOAD_BALANCER, SERVER = "loadbalancer", "server"
 """Values of `JournalEntry.resource`; the other values are kinds of parts."""
 
-MAX_ANNOTATIONS, MAX_ANNOTATION = 20, 256
-"""Maximum annotations of an entry, and maximum bytes of each value in JSON; others are omitted. A
-page of the largest entries still fits into every store."""
+MAX_ANNOTATION_BYTES = 6000
+"""Maximum bytes of the annotations of an entry in JSON; those that exceed it are omitted. A page of
+the largest entries still fits into every store."""
+
+REMOVAL_DELAY_S = 0.2
+"""Seconds for which confirmed deletions wait for others, so that many are one write."""
 
 CANCELLED = "the call was cancelled, or exceeded its deadline"
 
@@ -176,7 +178,7 @@ class _Deletion:
         settled = {"state": EntryState.REMOVED, "attempts": 0, "last_error": ""}
         removed = [structs.replace(entry, **settled) for entry in self._existing()]
         with suppress(PersistenceError):
-            await self.calls.journal.put(*removed)
+            await self.calls.journal.put(*removed, delay_s=REMOVAL_DELAY_S)
 
     async def fail(self, fault: errors.CloudError, text: str) -> None:
         if isinstance(fault, errors.NotFound) and self.is_server:
@@ -319,9 +321,10 @@ def _owner(reference: ObjectReference, cluster: str = "") -> Owner:
 def _annotations(service: Service, client: CloudClient) -> dict[str, str]:
     """Return the annotations with the prefixes that the provider declares."""
     prefixes = tuple(client.cloud.service_annotations or ())
-    read = (
-        (key, value)
-        for key, value in sorted(service.annotations.items())
-        if key.startswith(prefixes) and len(json.encode(redact.mask_text(value))) <= MAX_ANNOTATION
-    )
-    return dict(islice(read, MAX_ANNOTATIONS))
+    kept, left_bytes = dict[str, str](), MAX_ANNOTATION_BYTES
+    for key, value in sorted(service.annotations.items()):
+        size = len(json.encode((key, redact.mask_text(value))))
+        if key.startswith(prefixes) and size <= left_bytes:
+            kept[key] = value
+            left_bytes -= size
+    return kept

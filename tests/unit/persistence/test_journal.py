@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 
 from ccm.base import clock, drain, redact
-from ccm.persistence import errors
+from ccm.persistence import errors, objects
 from ccm.persistence import journal as journal_module
 from ccm.persistence.journal import (
     BATCH_S,
@@ -62,12 +62,12 @@ def store() -> WatchedStore:
 # --- batches and pages --------------------------------------------------------------------------
 
 
-async def test_a_hundred_entries_at_once_are_two_writes(make: Any) -> None:
+async def test_a_hundred_entries_at_once_are_one_write(make: Any) -> None:
     store = make()
     async with opened(store) as journal:
         await put_at_once(journal, *(entry(number) for number in range(100)))
 
-        assert store.writes == 2
+        assert store.writes == 1
         assert len(await stored(store)) == 100
 
 
@@ -75,13 +75,13 @@ async def test_large_batches_are_not_delayed_and_share_no_pages(store: WatchedSt
     """Otherwise, most batches would change three pages."""
     async with opened(store) as journal:
         began = elapsed_s()
-        for first in range(0, 1000, 100):
-            await journal.put(*(entry(first + number) for number in range(100)))
+        for first in range(0, 1600, 160):
+            await journal.put(*(entry(first + number) for number in range(160)))
         assert elapsed_s() == began
         assert store.writes == 20
 
         # Their pages have room for small batches.
-        await journal.put(*(entry(1000 + number) for number in range(28)))
+        await journal.put(*(entry(1600 + number) for number in range(40)))
         assert len(journal._pages) == 20
 
 
@@ -92,6 +92,20 @@ async def test_entries_of_the_same_milliseconds_are_one_write(store: WatchedStor
             await asyncio.sleep(BATCH_S / 5)
 
     assert store.writes == 1
+
+
+async def test_changes_that_may_wait_are_one_write(store: WatchedStore) -> None:
+    async with opened(store) as journal:
+        await put_at_once(journal, entry(0), entry(1))
+        writes, began = store.writes, clock.monotonic()
+        async with asyncio.TaskGroup() as group:
+            for number in range(2):
+                removed = structs.replace(entry(number), state=REMOVED)
+                group.create_task(journal.put(removed, delay_s=0.2))
+                await asyncio.sleep(0.1)
+        assert store.writes == writes + 1
+        assert clock.monotonic() - began < 0.25
+        assert {one.state for one in (await stored(store)).values()} == {REMOVED}
 
 
 async def test_entries_of_one_page_are_one_write(make: Any) -> None:
@@ -610,6 +624,33 @@ async def test_secrets_are_redacted_and_the_record_is_stored(make: Any) -> None:
     assert len(found.last_error) == MAX_ERROR
     # With a masked name, the resource could not be found.
     assert found.intended_name == "web-hunter2hunter2"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"last_error": "password=geheim-1"},
+        {"annotations": {"a/note": "see hunter2hunter2", "b/note": "x"}, "last_error": "x"},
+        {"annotations": {"a/note": "x", "b/note": "https://me:geheim-2@host/"}},
+        {"annotations": {"a/api-token": "geheim-3"}},
+    ],
+)
+async def test_one_secret_among_other_texts_is_redacted(fields: dict[str, Any]) -> None:
+    redact.register("hunter2hunter2")
+    redacted = journal_module.redact_entry(entry(**fields))
+
+    assert redact.MASK in str(redacted)
+    assert "geheim" not in str(redacted)
+    assert "hunter2" not in str(redacted)
+
+
+async def test_bytes_of_a_page_are_canonical() -> None:
+    """Its checksum is verified with the canonical bytes of what was read."""
+    texts = {chr(code): f"a{chr(code)}/b" for code in (1, 10, 34, 92, 127, 0x2028, 0xE000, 0x1F600)}
+    entries = {f"e-{n}": entry(n, annotations=texts, attempts=n) for n in range(3)}
+    page = journal_module._encode("page-1", entries)
+
+    assert objects.validate(page) == objects.to_canonical_json(page)
 
 
 @pytest.fixture(autouse=True)

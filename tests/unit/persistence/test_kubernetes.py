@@ -373,8 +373,8 @@ async def test_ten_thousand_resources_need_at_most_four_mebibytes_of_config_maps
     await provider.initialize(HERE)
     journal = Journal(writer=WriterIdentity)
     await journal.open(provider, *provider.instances())
-    for first in range(0, len(entries), 256):
-        await journal.put(*entries[first : first + 256])
+    for first in range(0, len(entries), 2 * PAGE_SIZE):
+        await journal.put(*entries[first : first + 2 * PAGE_SIZE])
     await journal.close()
     await provider.close()
 
