@@ -122,8 +122,9 @@ class DaemonJournal:
             try:
                 await asyncio.sleep(START_S)
                 # With empty caches of a control cluster, the search would read every Machine.
-                for cluster in (context, *context.clusters.values()):
-                    await wait_for_sync(cluster.informers, component="journal")
+                others = (cluster.informers for cluster in context.clusters.values())
+                for informers in (context.informers, *others):
+                    await wait_for_sync(informers, component="journal")
                 await self._search_periodically(search)
             finally:
                 self._start = None

@@ -40,6 +40,7 @@ from ccm.testing.persistence_harness import HERE
 from tests.manifests import shipped
 from tests.unit.persistence.helpers import NAME, provider
 
+DEFAULTS = Resource.list_page.__kwdefaults__ or {}
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 NAMESPACE = "default"
@@ -507,7 +508,7 @@ def test_storage_has_to_outlive_the_cluster(
 async def test_lists_have_several_pages(
     api_of_new_cluster: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(Resource.list_page.__kwdefaults__, "limit", 2)
+    monkeypatch.setattr(Resource.list_page, "__kwdefaults__", {**DEFAULTS, "limit": 2})
     kind = GARDENER.codec.machines
     async with opened() as world:
         for number in range(7):

@@ -119,20 +119,20 @@ async def test_an_unavailable_journal_is_reported_once(tmp_path: Path, policy: s
 @pytest.mark.virtual_time
 @pytest.mark.row("journal-07")
 @pytest.mark.parametrize(
-    ("path", "rule"),
+    ("refused", "rule"),
     [
         ("/namespaces/kube-system$", "lacks the verb get of the namespace kube-system"),
         ("/configmaps/", "lacks the verb get of configmaps in this namespace"),
     ],
 )
 async def test_daemon_without_a_permission_names_it_once_and_keeps_no_journal(
-    path: str, rule: str
+    refused: str, rule: str
 ) -> None:
     class Refusing(Api):
-        async def raw(self, method: str, asked: str, **named: Any) -> bytes:
-            if re.search(path, asked):
+        async def raw(self, method: str, path: str, **named: Any) -> bytes:
+            if re.search(refused, path):
                 raise Forbidden(status=403, reason="Forbidden", message="not allowed")
-            return await super().raw(method, asked, **named)
+            return await super().raw(method, path, **named)
 
     events = list[tuple[str, str, str]]()
     made = PersistenceStores(
