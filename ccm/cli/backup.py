@@ -230,12 +230,12 @@ async def _check_leases(case: Case, groups: Iterable[MachineObjects]) -> None:
 
     options = case.options
     own = options.leader_elect_resource_namespace, options.leader_elect_resource_name
-    leases = {own: case.client}
+    leases = [(case.client, *own)]
     for group in groups:
-        leases |= {(group.namespace, name): group.client for name in COMMANDS}
+        leases += [(group.client, group.namespace, name) for name in COMMANDS]
         if shared := group.api.manifest.lease(options):
-            leases[shared.namespace, shared.name] = group.client
-    for (namespace, name), client in leases.items():
+            leases.append((group.client, shared.namespace, shared.name))
+    for client, namespace, name in leases:
         if holder := await daemons.holder_of(client, namespace, name):
             raise ExaminationError(
                 f"{holder} holds the Lease {namespace}/{name}; stop all replicas, and wait until "
