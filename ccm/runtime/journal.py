@@ -322,9 +322,9 @@ def _annotations(service: Service, client: CloudClient) -> dict[str, str]:
     """Return the annotations with the prefixes that the provider declares."""
     prefixes = tuple(client.cloud.service_annotations or ())
     kept, left_bytes = dict[str, str](), MAX_ANNOTATION_BYTES
-    for key, value in sorted(service.annotations.items()):
-        size = len(json.encode((key, redact.mask_text(value))))
-        if key.startswith(prefixes) and size <= left_bytes:
+    for key in sorted(filter(lambda key: key.startswith(prefixes), service.annotations)):
+        value = redact.mask_text(service.annotations[key])
+        if (size := len(json.encode((key, value)))) <= left_bytes:
             kept[key] = value
             left_bytes -= size
     return kept

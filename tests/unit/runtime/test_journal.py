@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from msgspec import structs
+from msgspec import json, structs
 
 from ccm import cloud
 from ccm.base.tasks import cancel_and_join, spawn
@@ -977,3 +977,14 @@ async def test_a_page_of_the_largest_entries_fits_into_a_config_map(store: Watch
     sizes = [len(record.body) async for pages in store.scan(PAGES) for _, record in pages]
     assert len(sizes) == 1
     assert PAGE_SIZE * MAX_ANNOTATION_BYTES * 0.9 <= sizes[0] <= MAX_BYTES
+
+
+def test_a_long_annotation_leaves_room_for_the_others() -> None:
+    """Its text is cut as in the journal, or left out."""
+    annotations = {"lb/a": "x" * 100_000, "lb/b": "small", "lb/c": "y" * 100_000, "other/x": "z"}
+    client = CloudClient(cloud.Cloud(name="stub", service_annotations=("lb/",)))
+    kept = balancer_entry(client, service("web", annotations=annotations)).annotations
+
+    assert kept["lb/b"] == "small"
+    assert "other/x" not in kept
+    assert len(json.encode(kept)) <= MAX_ANNOTATION_BYTES
