@@ -173,8 +173,9 @@ class _Deletion:
         await self.calls.store(*entries)
 
     async def end(self, _answer: object) -> None:
-        # A successful deletion call confirms the absence of all parts, too. Durable before the owner is released:
-        # without an owner, an entry in the state `DELETING` is reported until a user drops it.
+        # A successful deletion call confirms the absence of all parts, too. Durable before the
+        # owner is released: without an owner, an entry in the state `DELETING` is reported until a
+        # user drops it.
         settled = {"state": EntryState.REMOVED, "attempts": 0, "last_error": ""}
         removed = [structs.replace(entry, **settled) for entry in self._existing()]
         with suppress(PersistenceError):
