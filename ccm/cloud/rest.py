@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import ssl
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -61,7 +62,7 @@ SUCCESS: Mapping[str, Statuses] = MappingProxyType(
 )
 """Method -> default statuses of success.
 
-If a method has several statuses, a response must have a body unless its status is 204.
+If a method has several statuses, a response must have a body unless its status is 202 or 204.
 """
 
 
@@ -108,7 +109,9 @@ class Authorizer(Protocol):
     """Source of credentials that change, such as short-lived tokens."""
 
     async def header(self) -> str:
-        """Return the `Authorization` header, a scheme and a secret; empty for none.
+        """Return the value of the client's `auth_header`; empty for none.
+
+        It is a scheme and a secret, or only a secret.
 
         Raises:
             CloudError: no credentials are available; the request is not sent.
@@ -168,10 +171,18 @@ class RestClient:
     quota: Quota | None
     authorizer: Authorizer | None
     answer_limit: int
+    auth_header: str = "Authorization"
 
-    async def get(self, path: str, answer: type[T], query: Mapping[str, str] | None = None) -> T:
+    async def get(
+        self,
+        path: str,
+        answer: type[T],
+        query: Mapping[str, str] | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> T:
         """Send a GET request and decode the response as type `answer`."""
-        body = await self.request("GET", path, query=query)
+        body = await self.request("GET", path, query=query, headers=headers)
         return decode_json(f"GET {path}", body, answer)
 
     async def send(
@@ -195,6 +206,7 @@ class RestClient:
         query: Mapping[str, str],
         *,
         after: Callable[[T], Mapping[str, str] | None],
+        headers: Mapping[str, str] | None = None,
     ) -> list[T]:
         """Return all pages of a listing, with one request per page.
 
@@ -205,6 +217,7 @@ class RestClient:
             query: query parameters of every page.
             after: function from a page to the additional query parameters of the next page;
                 None = last page.
+            headers: additional headers.
 
         Raises:
             Unknown: `after` repeats earlier parameters, so the listing would never end.
@@ -216,7 +229,7 @@ class RestClient:
             if more in seen:
                 raise errors.Unknown(f"GET {path}: endless listing: page {more} repeated")
             seen.append(more)
-            pages.append(await self.get(path, page, {**query, **more}))
+            pages.append(await self.get(path, page, {**query, **more}, headers=headers))
             more = after(pages[-1])
         return pages
 
@@ -249,12 +262,12 @@ class RestClient:
         allowed = (success,) if isinstance(success, int) else success
         if response.status not in allowed:
             raise self._build_error(what, response, body, authorization)
-        if len(allowed) > 1 and not body and response.status != 204:
+        if len(allowed) > 1 and not body and response.status not in (202, 204):
             raise errors.Unknown(f"{what}: HTTP {response.status} without a body")
         return body
 
     async def _authorize(self, headers: dict[str, str]) -> str:
-        """Add the `Authorization` header to the headers of a request, and return its value.
+        """Add the `auth_header` to the headers of a request, and return its value.
 
         Session headers must not contain credentials, because aiohttp sends session headers to a
         proxy too.
@@ -266,7 +279,7 @@ class RestClient:
             except ValueError as error:
                 raise errors.Unauthenticated(f"{self.url}: the credentials {error}") from None
         if authorization:
-            headers["Authorization"] = authorization
+            headers[self.auth_header] = authorization
         return authorization
 
     async def _send(
@@ -301,7 +314,7 @@ class RestClient:
                 else ""
             )
             message = f"{what}: no response from {self.url}{through}: {describe_error(error)}"
-            raise errors.Unavailable(_mask(message, headers.get("Authorization", ""))) from error
+            raise errors.Unavailable(_mask(message, headers.get(self.auth_header, ""))) from error
         if self.quota is not None:
             self.quota.hear(response.status, response.headers)
         return response, body
@@ -362,6 +375,8 @@ async def open_client(  # noqa: PLR0913 - settings by name, most with a default
     statuses: Mapping[int, type[errors.CloudError]] = STATUSES,
     success: Mapping[str, Statuses] = SUCCESS,
     answer_limit: int = ANSWER_LIMIT,
+    auth_header: str = "Authorization",
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[RestClient]:
     """Open a client with its own connection pool; the context closes it.
 
@@ -374,7 +389,7 @@ async def open_client(  # noqa: PLR0913 - settings by name, most with a default
         codes: error code of the cloud -> error class; takes precedence over `statuses`, unless
             `statuses` maps the status to `RetryAfter`. `NotFound` counts only with status 404. The
             `Retry-After` header determines the delay of a `RetryAfter`.
-        authorization: the `Authorization` header, a scheme and a secret, or an `Authorizer` that
+        authorization: value of `auth_header`, a scheme and a secret, or an `Authorizer` that
             returns it for each request. Errors never contain it.
         timeout_s: limit of one request in seconds, from connecting to the last byte; keep it below
             the deadlines of the provider's calls.
@@ -385,6 +400,8 @@ async def open_client(  # noqa: PLR0913 - settings by name, most with a default
         success: method -> its success status or statuses. Any other status is an error, even 200.
         answer_limit: maximum bytes of one response after decompression; a larger one raises
             `Unknown`.
+        auth_header: header that carries `authorization`.
+        tls: TLS settings, such as a certificate authority of the cloud's own; None = the system's.
 
     Raises:
         ConfigError: both the URL and `authorization` contain credentials, a proxy variable is not
@@ -408,7 +425,7 @@ async def open_client(  # noqa: PLR0913 - settings by name, most with a default
         timeout=timeout,
         proxy=proxy or None,
         trust_env=False,
-        connector=aiohttp.TCPConnector(limit=connections),
+        connector=aiohttp.TCPConnector(limit=connections, ssl=True if tls is None else tls),
     ) as session:
         with redact.registered(_secret(fixed)):
             yield RestClient(
@@ -423,6 +440,7 @@ async def open_client(  # noqa: PLR0913 - settings by name, most with a default
                 quota=quota,
                 authorizer=None if isinstance(authorization, str) else authorization,
                 answer_limit=answer_limit,
+                auth_header=auth_header,
             )
 
 

@@ -169,13 +169,33 @@ async def test_several_statuses_may_be_declared_as_success(server: proxy.Server)
         proxy.sends(b""),
         proxy.says({}, status=202),
     )
-    async with opened(server.url, success={"DELETE": (200, 204)}) as client:
+    async with opened(server.url, success={"DELETE": (200, 204), "POST": (201, 202)}) as client:
         assert await client.request("DELETE", "/items") == b"{}"
         assert await client.request("DELETE", "/items") == b""
         with pytest.raises(errors.Unknown, match="without a body"):
             await client.request("DELETE", "/items")
         with pytest.raises(errors.Unknown, match="HTTP 202"):
             await client.request("DELETE", "/items")
+        server.will(proxy.sends(b"", status=202))
+        assert await client.request("POST", "/items") == b""
+
+
+async def test_auth_header_and_authority_of_the_cloud_are_used(tmp_path: Path) -> None:
+    authority = pki.Authority(tmp_path, "cloud")
+    files = authority.server("127.0.0.1")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.chain, files.key)
+    tls = pki.client_context(authority.file)
+    settings: dict[str, Any] = {"authorization": "hunter2", "auth_header": "X-Auth-Token"}
+    async with proxy.serve(context) as server:
+        async with opened(server.url, tls=tls, **settings) as client:
+            await client.request("GET", "/items")
+        async with opened(server.url, **settings) as client:
+            with pytest.raises(errors.Unavailable, match="certificate"):
+                await client.request("GET", "/items")
+
+    (seen,) = server.seen
+    assert (seen.headers["X-Auth-Token"], "Authorization" in seen.headers) == ("hunter2", False)
 
 
 @pytest_asyncio.fixture
