@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import math
 import ssl
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -28,7 +29,7 @@ from asyncio_throttle.throttler import Throttler
 
 from ccm.base import credentials, lease_guard, proxies, redact
 from ccm.base.backoff import RETRY_AFTER_LIMIT_S
-from ccm.base.clock import now
+from ccm.base.clock import monotonic, now
 from ccm.base.decoding import DECODE_ERRORS
 from ccm.base.lazy_aiohttp import aiohttp, describe_error
 from ccm.cloud import errors
@@ -123,6 +124,66 @@ class Authorizer(Protocol):
         Return True to repeat the request once with a new `header`. That is safe, because a
         request rejected with 401 had no effect.
         """
+
+
+RENEW_BEFORE_S = 60.0
+"""Seconds before its expiry at which a `RenewedToken` is renewed."""
+
+MIN_RENEW_AGE_S = 10.0
+"""Age in seconds below which a refused token is not renewed: a new one would be refused too."""
+
+
+class RenewedToken(ABC):
+    """Base class of an `Authorizer` whose tokens expire.
+
+    A token is renewed before it expires, and after a response 401. A failed renewal has no effect
+    while the current token is valid.
+
+    Args:
+        scheme: scheme before the token in the header, such as `Bearer`; empty = none.
+    """
+
+    def __init__(self, scheme: str = "") -> None:
+        self._prefix = f"{scheme} " if scheme else ""
+        self._lock = asyncio.Lock()
+        self._header = ""
+        self._renewed_at = self._renew_at = self._ends_at = -math.inf
+
+    @abstractmethod
+    async def request_token(self) -> tuple[str, float]:
+        """Return a new token and its lifetime in seconds; never called concurrently."""
+
+    async def header(self) -> str:
+        """Return the header with a valid token; renews the token if necessary."""
+        async with self._lock:
+            if monotonic() >= self._renew_at:
+                await self._renew()
+            return self._header
+
+    def refused(self, header: str) -> bool:
+        """Mark a refused token for renewal in the next call; return whether a retry makes sense.
+
+        False: the token is too new; a renewed token would be refused as well.
+        """
+        if header != self._header:
+            return True  # another call has renewed it meanwhile
+        if monotonic() - self._renewed_at < MIN_RENEW_AGE_S:
+            return False
+        self._renew_at = self._ends_at = monotonic()
+        return True
+
+    async def _renew(self) -> None:
+        try:
+            token, lifetime_s = await self.request_token()
+        except errors.CloudError:
+            if monotonic() < self._ends_at - 1.0:
+                return
+            raise
+        redact.register(token, lasting=False)
+        self._header = f"{self._prefix}{token}"
+        self._renewed_at = monotonic()
+        self._ends_at = self._renewed_at + lifetime_s
+        self._renew_at = self._ends_at - min(RENEW_BEFORE_S, lifetime_s / 2)
 
 
 class QuotaLimiter:

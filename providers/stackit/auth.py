@@ -1,12 +1,11 @@
 """Credentials of STACKIT: a service account key, which is exchanged for tokens, or a token.
 
 Key flow: a JWT signed with the key (RS512) is exchanged for an access token, and again before the
-token expires. A failed renewal has no effect while the current token is valid.
+token expires.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
 import functools
@@ -22,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from ccm import cloud
 from ccm.base import redact
-from ccm.base.clock import monotonic, now
+from ccm.base.clock import now
 from ccm.base.decoding import DECODE_ERRORS
 from ccm.cloud import rest
 
@@ -32,12 +31,6 @@ TOKEN_URL = "https://service-account.api.stackit.cloud/token"  # noqa: S105 - an
 
 ASSERTION_S = 600
 """Lifetime of a signed JWT (assertion) in seconds; short, since the JWT is used at once."""
-
-RENEW_BEFORE_S = 60.0
-"""Seconds before its expiry at which a token is renewed."""
-
-MIN_RENEW_AGE_S = 10.0
-"""Age in seconds below which a refused token is not renewed: a new one would be refused too."""
 
 PEM_LIMIT = 4 << 10
 """Maximum length of a private key in characters, enough for RSA with 4096 bits. Checking a key with
@@ -129,7 +122,7 @@ class _TokenResponse(msgspec.Struct, frozen=True):
     refresh_token: str = ""
 
 
-class KeyFlow:
+class KeyFlow(rest.RenewedToken):
     """`rest.Authorizer` that exchanges a key for tokens; use `open_key_flow`.
 
     Args:
@@ -138,46 +131,18 @@ class KeyFlow:
     """
 
     def __init__(self, key: ServiceAccountKey, http: rest.RestClient) -> None:
+        super().__init__("Bearer")
         self._key = key
         self._http = http
-        self._lock = asyncio.Lock()
-        self._token = ""
         self._refresh = ""
-        self._renewed_at = self._renew_at = self._ends_at = -float("inf")
 
-    async def header(self) -> str:
-        """Return the header with a valid token; renews it with one request if necessary."""
-        async with self._lock:
-            if monotonic() >= self._renew_at:
-                await self._renew()
-            return f"Bearer {self._token}"
+    async def request_token(self) -> tuple[str, float]:
+        """Return a new token and its lifetime: one request, or two if the refresh token is bad."""
+        granted = await self._grant()
+        self._refresh = granted.refresh_token
+        return granted.access_token, granted.expires_in
 
-    def refused(self, header: str) -> bool:
-        """Mark a refused token for renewal in the next call; return whether a retry makes sense.
-
-        False: the token is too new; a renewed token would be refused as well.
-        """
-        if header != f"Bearer {self._token}":
-            return True  # another call has renewed it meanwhile
-        if monotonic() - self._renewed_at < MIN_RENEW_AGE_S:
-            return False
-        self._renew_at = self._ends_at = monotonic()
-        return True
-
-    async def _renew(self) -> None:
-        try:
-            granted = await self._request_token()
-        except cloud.CloudError:
-            if monotonic() < self._ends_at - 1.0:
-                return
-            raise
-        redact.register(granted.access_token, lasting=False)
-        self._token, self._refresh = granted.access_token, granted.refresh_token
-        self._renewed_at = monotonic()
-        self._ends_at = self._renewed_at + granted.expires_in
-        self._renew_at = self._ends_at - min(RENEW_BEFORE_S, granted.expires_in / 2)
-
-    async def _request_token(self) -> _TokenResponse:
+    async def _grant(self) -> _TokenResponse:
         if self._refresh:
             refresh, self._refresh = self._refresh, ""
             with contextlib.suppress(cloud.Unauthenticated, cloud.InvalidArgument):
