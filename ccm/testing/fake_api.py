@@ -23,7 +23,7 @@ import math
 import signal
 import sys
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -148,23 +148,25 @@ class FaultScript:
         return delay_s, None
 
 
-def with_unknown_fields(answer: Any, *, of_server: str, status: str) -> Any:
+def with_unknown_fields(
+    answer: Any, *, of_server: str, status: str, mappings: Collection[str] = ("labels",)
+) -> Any:
     """Return the answer with unknown fields, and with an unknown status of each server.
 
     Args:
         of_server: a field that only servers have.
         status: the status to set on servers.
+        mappings: fields that stay unchanged, because they have names that users choose.
     """
+
+    def changed(part: Any) -> Any:
+        return with_unknown_fields(part, of_server=of_server, status=status, mappings=mappings)
+
     if isinstance(answer, list):
-        return [with_unknown_fields(item, of_server=of_server, status=status) for item in answer]
+        return [changed(item) for item in answer]
     if not isinstance(answer, dict):
         return answer
-    result = {
-        key: value
-        if key == "labels"
-        else with_unknown_fields(value, of_server=of_server, status=status)
-        for key, value in answer.items()
-    }
+    result = {key: value if key in mappings else changed(value) for key, value in answer.items()}
     if of_server in result:
         result["status"] = status
     result["x_future"] = {"colour": "octarine"}
