@@ -1,0 +1,160 @@
+"""Calls of Neutron: ports, networks and routers. See `client` for the conventions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+
+from . import client
+
+IDS_PER_REQUEST = 100
+"""Maximum IDs in the query of one request; a URL may have 8 KiB."""
+
+
+class FixedIp(msgspec.Struct, frozen=True):
+    """Address of a port."""
+
+    ip_address: str
+    subnet_id: str = ""
+
+
+class AddressPair(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Further address, or CIDR, from which a port may send; without MAC address, the port's."""
+
+    ip_address: str
+    mac_address: str | None = None
+
+
+class SubPort(msgspec.Struct, frozen=True):
+    """Port of a network that a trunk carries."""
+
+    port_id: str
+
+
+class TrunkDetails(msgspec.Struct, frozen=True):
+    """Trunk of a port."""
+
+    sub_ports: tuple[SubPort, ...] = ()
+
+
+class Port(msgspec.Struct, frozen=True, kw_only=True):
+    """Port; only the fields that the provider reads."""
+
+    id: str
+    network_id: str = ""
+    device_id: str = ""
+    device_owner: str = ""
+    status: str = ""
+    fixed_ips: tuple[FixedIp, ...] = ()
+    allowed_address_pairs: tuple[AddressPair, ...] = ()
+    port_security_enabled: bool = True
+    security_groups: tuple[str, ...] = ()
+    trunk_details: TrunkDetails | None = None
+
+
+class Network(msgspec.Struct, frozen=True, kw_only=True):
+    """Network."""
+
+    id: str
+    name: str = ""
+
+
+class ExtraRoute(msgspec.Struct, frozen=True):
+    """Route of a router: `destination` is a CIDR, `nexthop` an address in one of its subnets."""
+
+    destination: str
+    nexthop: str
+
+
+class Router(msgspec.Struct, frozen=True, kw_only=True):
+    """Router with its extra routes; `revision_number` is counted up by each change."""
+
+    id: str
+    name: str = ""
+    routes: tuple[ExtraRoute, ...] = ()
+    revision_number: int | None = None
+
+
+class _Extension(msgspec.Struct, frozen=True):
+    alias: str
+
+
+class Neutron:
+    """Calls of the network service."""
+
+    def __init__(self, api: client.Client) -> None:
+        self._api = api.network
+        self._extensions: frozenset[str] | None = None
+        self._lock = asyncio.Lock()
+
+    async def extensions(self) -> Collection[str]:
+        """Return the aliases of the extensions; the first call sends a request."""
+        async with self._lock:
+            if self._extensions is None:
+                found, _ = await self._api.list_all("/v2.0/extensions", "extensions", _Extension)
+                self._extensions = frozenset(entry.alias for entry in found)
+        return self._extensions
+
+    async def ports(self, query: Mapping[str, str]) -> tuple[list[Port], int]:
+        """Return the ports that match a query, and the number of requests."""
+        return await self._api.list_all("/v2.0/ports", "ports", Port, query=query)
+
+    async def ports_of(self, field: str, ids: Sequence[str]) -> tuple[list[Port], int]:
+        """Return the ports whose field, such as `device_id`, has one of the values."""
+        return await self._by_ids("ports", Port, field, ids)
+
+    async def networks_of(self, ids: Sequence[str]) -> tuple[list[Network], int]:
+        """Return the networks with these IDs."""
+        return await self._by_ids("networks", Network, "id", ids)
+
+    async def _by_ids(
+        self, table: str, kind: type[Any], field: str, ids: Sequence[str]
+    ) -> tuple[list[Any], int]:
+        """Return the resources with these IDs, and the number of requests: one per 100 IDs."""
+        resources: list[Any] = []
+        requests = 0
+        for start in range(0, len(ids), IDS_PER_REQUEST):
+            # The query is part of the path because the parameter is repeated.
+            query = urlencode([(field, text) for text in ids[start : start + IDS_PER_REQUEST]])
+            found, pages = await self._api.list_all(f"/v2.0/{table}?{query}", table, kind)
+            resources += found
+            requests += pages
+        return resources, requests
+
+    async def set_address_pairs(self, port: Port, pairs: Sequence[AddressPair]) -> None:
+        """Set the further addresses of a port; they replace the existing ones."""
+        order = {"allowed_address_pairs": pairs}
+        await self._api.send("PUT", f"/v2.0/ports/{client.part(port.id)}", "port", order, Port)
+
+    async def router(self, router_id: str) -> Router:
+        """Return a router with its extra routes. Raises `NotFound`."""
+        return await self._api.get(f"/v2.0/routers/{client.part(router_id)}", "router", Router)
+
+    async def change_routes(
+        self, router_id: str, action: str, routes: Sequence[ExtraRoute]
+    ) -> None:
+        """Add or remove routes: one request. Existing, or missing, routes are no error.
+
+        Args:
+            router_id: ID of the router.
+            action: add_extraroutes or remove_extraroutes, of the extension extraroute-atomic.
+            routes: the routes.
+        """
+        path = f"/v2.0/routers/{client.part(router_id)}/{action}"
+        await self._api.send("PUT", path, "router", {"routes": routes}, Router)
+
+    async def replace_routes(self, router: Router, routes: Sequence[ExtraRoute]) -> None:
+        """Replace the routes of a router as read.
+
+        Raises:
+            Aborted: the router was changed after it was read.
+        """
+        headers = {}
+        if router.revision_number is not None:
+            headers["If-Match"] = f"revision_number={router.revision_number}"
+        path = f"/v2.0/routers/{client.part(router.id)}"
+        await self._api.send("PUT", path, "router", {"routes": routes}, Router, headers=headers)

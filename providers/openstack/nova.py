@@ -1,0 +1,128 @@
+"""Calls of Nova: servers and flavors. See `client` for the conventions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from ccm import cloud
+
+from . import client
+
+T = TypeVar("T")
+
+MICROVERSION = "2.47"
+"""Version from which a server has the name of its flavor; since OpenStack Pike (2017)."""
+
+
+class Flavor(msgspec.Struct, frozen=True):
+    """Flavor of a server: `original_name` since `MICROVERSION`, `id` before; or a listed flavor."""
+
+    id: str = ""
+    name: str = ""
+    original_name: str = ""
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Address of a server: `kind` is fixed or floating."""
+
+    addr: str
+    kind: str = msgspec.field(name="OS-EXT-IPS:type", default="fixed")
+
+
+class Server(msgspec.Struct, frozen=True, kw_only=True):
+    """Server; only the fields that the provider reads. `status` may have unknown values.
+
+    `addresses` are listed by the name of their network.
+    """
+
+    id: str
+    name: str
+    status: str = ""
+    flavor: Flavor = Flavor()
+    addresses: dict[str, tuple[Address, ...]] = {}
+    access_ipv4: str | None = msgspec.field(name="accessIPv4", default=None)
+    access_ipv6: str | None = msgspec.field(name="accessIPv6", default=None)
+    metadata: dict[str, str] = {}
+    zone: str | None = msgspec.field(name="OS-EXT-AZ:availability_zone", default=None)
+
+    @property
+    def fixed(self) -> Sequence[str]:
+        """Fixed addresses in all networks."""
+        return [
+            entry.addr
+            for entries in self.addresses.values()
+            for entry in entries
+            if entry.kind == "fixed"
+        ]
+
+
+class Nova:
+    """Calls of the compute service."""
+
+    def __init__(self, api: client.Client) -> None:
+        self._api = api.compute
+        self._headers: Mapping[str, str] = {"OpenStack-API-Version": f"compute {MICROVERSION}"}
+        self._flavors: dict[str, Flavor] = {}
+
+    async def server(self, server_id: str) -> Server:
+        """Return a server. Raises `NotFound`."""
+        path = f"/servers/{client.part(server_id)}"
+        try:
+            server = await self._api.get(path, "server", Server, headers=self._headers)
+        except cloud.Unimplemented:
+            self._forget_microversion()
+            server = await self._api.get(path, "server", Server)
+        if server.id.lower() != server_id.lower():
+            raise cloud.Unknown(f"requested server {server_id}, got {server.id}")
+        return server
+
+    async def servers(self, query: Mapping[str, str] | None = None) -> tuple[list[Server], int]:
+        """Return all servers of the project that match a query, and the number of requests."""
+        path = "/servers/detail"
+        try:
+            return await self._api.list_all(
+                path, "servers", Server, query=query, headers=self._headers
+            )
+        except cloud.Unimplemented:
+            self._forget_microversion()
+            return await self._api.list_all(path, "servers", Server, query=query)
+
+    async def find_by_name(self, name: str) -> Server | None:
+        """Return the server with a name; None if there is none.
+
+        Raises:
+            FailedPrecondition: several servers have the name.
+        """
+        # The filter is a regular expression of the database.
+        servers, _ = await self.servers({"name": f"^{re.escape(name)}$"})
+        matching = [server for server in servers if server.name == name]
+        if len(matching) > 1:
+            ids = ", ".join(sorted(server.id for server in matching))
+            raise cloud.FailedPrecondition(
+                f"several servers are named {name}: {ids}; rename or delete all but one"
+            )
+        return matching[0] if matching else None
+
+    async def flavor(self, flavor: Flavor) -> Flavor:
+        """Return a server's flavor with ID and name; unchanged if no such flavor exists any more.
+
+        Lists the flavors if it is not among those of the last listing.
+        """
+        key = flavor.id or flavor.original_name
+        if key not in self._flavors:
+            flavors, _ = await self._api.list_all(
+                "/flavors/detail", "flavors", Flavor, query={"is_public": "None"}
+            )
+            self._flavors = {word: entry for entry in flavors for word in (entry.name, entry.id)}
+            self._flavors.setdefault(key, flavor)
+        return self._flavors[key]
+
+    def _forget_microversion(self) -> None:
+        """Call an older Nova, whose servers have only the ID of their flavor, without version."""
+        if not self._headers:
+            raise cloud.Unknown("Nova refuses a request without microversion")
+        self._headers = {}

@@ -1,0 +1,122 @@
+"""Handlers of Nova: servers and flavors."""
+
+from __future__ import annotations
+
+import re
+from copy import deepcopy
+
+from . import network, state
+from .state import Answer, ApiError, Call, Cloud, Operation, Resource
+
+VERSION_HEADER = "openstack-api-version"
+
+
+def new_flavor(cloud: Cloud, name: str) -> Resource:
+    """Create a flavor."""
+    number = cloud.new_id()
+    flavor = {"id": number, "name": name, "vcpus": 1, "ram": 512, "disk": 1}
+    cloud.flavors[number] = flavor
+    return flavor
+
+
+def new_server(
+    cloud: Cloud, name: str, flavor: Resource, network_id: str, *, zone: str = "az1"
+) -> Resource:
+    """Create a server that runs, with a port in a network."""
+    number = cloud.new_id()
+    server: Resource = {
+        "id": number,
+        "name": name,
+        "status": "ACTIVE",
+        "flavor": flavor["id"],
+        "accessIPv4": "",
+        "accessIPv6": "",
+        "metadata": {},
+        "created": cloud.now(),
+        "updated": cloud.now(),
+        "tenant_id": state.PROJECT,
+        "OS-EXT-AZ:availability_zone": zone,
+        "OS-EXT-STS:vm_state": "active",
+        "OS-EXT-STS:task_state": None,
+        "OS-EXT-STS:power_state": 1,
+    }
+    cloud.servers[number] = server
+    network.new_port(cloud, network_id, device=server)
+    return server
+
+
+def remove(cloud: Cloud, number: str) -> None:
+    """Delete a server and its ports."""
+    cloud.servers.pop(number, None)
+    for port in [port for port in cloud.ports.values() if port["device_id"] == number]:
+        del cloud.ports[port["id"]]
+
+
+def power(cloud: Cloud, number: str, *, on: bool) -> None:
+    """Start or stop a server; the status changes after `Settings.power_s`."""
+    server = state.get(cloud.servers, number, "Instance")
+
+    def change() -> None:
+        server["status"] = "ACTIVE" if on else "SHUTOFF"
+        server["OS-EXT-STS:vm_state"] = "active" if on else "stopped"
+        server["OS-EXT-STS:power_state"] = 1 if on else 4
+
+    cloud.after(cloud.settings.power_s, change)
+
+
+def shown(cloud: Cloud, call: Call, server: Resource) -> Resource:
+    """Return a server in the wire format of the requested microversion."""
+    flavor = cloud.flavors[server["flavor"]]
+    fields = {name: flavor[name] for name in ("vcpus", "ram", "disk")}
+    embedded = {"original_name": flavor["name"], "ephemeral": 0, "swap": 0, "extra_specs": {}}
+    is_new = _microversion(cloud, call) >= (2, 47)
+    return {
+        **deepcopy(server),
+        "flavor": {**fields, **embedded} if is_new else {"id": flavor["id"], "links": []},
+        "addresses": network.addresses_of(cloud, server["id"]),
+    }
+
+
+def _microversion(cloud: Cloud, call: Call) -> tuple[int, ...]:
+    """Return the requested microversion. Raises the error 406 for one that is too new."""
+    asked = call.headers.get(VERSION_HEADER, "compute 2.1").removeprefix("compute ")
+    newest = cloud.settings.microversion
+    version = tuple(map(int, asked.split(".")))
+    if not newest:
+        return (2, 1)  # older than microversions: the header is ignored
+    if version > tuple(map(int, newest.split("."))):
+        text = (
+            f"Version {asked} is not supported by the API. Minimum is 2.1 and maximum is {newest}."
+        )
+        raise ApiError("computeFault", text, status=406)
+    return version
+
+
+def index(cloud: Cloud, call: Call) -> Answer:
+    """List servers; the filter `name` is a regular expression."""
+    query = dict(call.query)
+    patterns = query.pop("name", [".*"])
+    matching = [
+        server
+        for server in state.filtered(cloud.servers.values(), query)
+        if re.search(patterns[0], server["name"])
+    ]
+    status, answer = state.listing(cloud, call, "servers", matching)
+    assert answer is not None
+    servers = [shown(cloud, call, server) for server in answer["servers"]]
+    return status, {**answer, "servers": servers}
+
+
+def show(cloud: Cloud, call: Call) -> Answer:
+    """Return a server."""
+    server = state.get(cloud.servers, call.path["id"], "Instance")
+    return 200, {"server": shown(cloud, call, server)}
+
+
+CALLS: list[Operation] = [
+    ("GET", "/servers/detail", index),
+    ("GET", "/servers/{id}", show),
+    ("GET", "/flavors/detail", state.list_handler("flavors")),
+    ("GET", "/flavors/{id}", state.show_handler("flavors", "flavor", "Flavor")),
+]
+"""Operations of Nova."""

@@ -1,0 +1,139 @@
+"""HTTP server of the fake: all services behind one address."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from aiohttp import web
+
+from ccm.testing import fake_api
+from ccm.testing.fake_api import Endpoint, Witness
+
+from . import compute, identity, network
+from .state import MESSAGES, ApiError, Call, Cloud, Handler, Operation, Settings
+
+TOKENS = "/identity/v3/auth/tokens"
+
+SERVICES: Mapping[str, Sequence[Operation]] = {
+    "compute": compute.CALLS,
+    "network": network.CALLS,
+}
+"""Service type -> operations. The name of an operation begins with the service type: `GET
+/network/v2.0/ports`."""
+
+
+class Service(fake_api.FakeApi):
+    """Fake services of one project over HTTP.
+
+    Args:
+        settings: behaviour and limits.
+        witness: called for every call that a service itself answered.
+    """
+
+    def __init__(self, settings: Settings | None = None, *, witness: Witness | None = None) -> None:
+        rows = [
+            Endpoint(
+                method=method,
+                path=path,
+                prefix=identity.PATHS[service],
+                operation=f"{method} /{service}{path}",
+                handle=self._handler(service, handler),
+            )
+            for service, operations in SERVICES.items()
+            for method, path, handler in operations
+        ]
+        tokens = Endpoint(method="POST", path=TOKENS, handle=self._grant)
+        super().__init__([tokens, *rows], witness)
+        self.cloud = Cloud(settings)
+        self.settings = self.cloud.settings
+        self.identity = identity.Identity(self.settings)
+
+    @property
+    def latency_s(self) -> float:
+        """Delay of each response in seconds."""
+        return self.settings.latency_s
+
+    @property
+    def writes(self) -> int:
+        """Number of modifying calls, failed ones included, without token requests."""
+        return super().writes - self.calls[f"POST {TOKENS}"]
+
+    @property
+    def requests(self) -> int:
+        """Number of calls, token requests included."""
+        return self.calls.total()
+
+    def _grant(self, request: web.Request, order: Any) -> tuple[int, Any]:
+        url = f"{request.scheme}://{request.host}"
+        try:
+            return self.identity.grant(request["token"], url, order or {})
+        except ApiError as error:
+            raise error.shape("identity") from error
+
+    def _handler(
+        self, service: str, handler: Handler
+    ) -> Callable[[web.Request, Any], tuple[int, Any]]:
+        def handle(request: web.Request, order: Any) -> tuple[int, Any]:
+            self.cloud.settle()
+            query: dict[str, list[str]] = {}
+            for name, value in request.query.items():
+                query.setdefault(name, []).append(value)
+            call = Call(
+                path=dict(request.match_info),
+                query=query,
+                body=order or {},
+                headers={name.lower(): value for name, value in request.headers.items()},
+                url=str(request.url.with_query(None)),
+            )
+            try:
+                return handler(self.cloud, call)
+            except ApiError as error:
+                raise error.shape(service) from error
+
+        return handle
+
+    def admit(self, request: web.Request) -> None:
+        """Check the token."""
+        try:
+            if request.path != TOKENS:
+                self.identity.check(request.headers.get("X-Auth-Token", ""))
+        except ApiError as error:
+            raise error.shape("identity") from error
+
+    def headers(self, request: web.Request) -> Mapping[str, str]:
+        """Return a new token for a request for one; `Identity.grant` makes it valid."""
+        if request.path != TOKENS:
+            return {}
+        request["token"] = secrets.token_urlsafe(32)
+        return {"X-Subject-Token": request["token"]}
+
+    async def _break(self, request: web.Request, fault: fake_api.Fault) -> web.Response:
+        try:
+            return await super()._break(request, fault)
+        except ApiError as error:
+            service = request.path.split("/")[1]
+            raise error.shape(service) from error
+
+    def refusal(self, fault: fake_api.Fault) -> ApiError:
+        """Return the error response of an injected fault."""
+        code = fault.code or ("overLimit" if fault.kind == "rate_limit" else "unavailable")
+        return ApiError(code, MESSAGES.get(code, fault.message), status=fault.status)
+
+    def rejection(self, request: web.Request, status: int) -> ApiError:
+        """Return the error response for an unknown path, a wrong method or a large body."""
+        error = ApiError("HTTPNotFound", "The resource could not be found.", status=status)
+        return error.shape(request.path.split("/")[1])
+
+    def altered_answer(self, answer: Any, fault: fake_api.Fault) -> Any:  # noqa: ARG002 - one kind
+        """Return a response with unknown fields and an unknown server status."""
+        return fake_api.with_unknown_fields(
+            answer,
+            of_server="OS-EXT-STS:vm_state",
+            status="HIBERNATING",
+            mappings=("addresses", "metadata"),
+        )
+
+
+serve = fake_api.serve
