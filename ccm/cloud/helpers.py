@@ -6,6 +6,7 @@ Helpers for Services return the same results as the Go cloud-provider library. A
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Collection
 from hashlib import sha256
@@ -13,7 +14,7 @@ from hashlib import sha256
 from ccm.cloud.errors import InvalidArgument
 from ccm.cloud.types import Status
 from ccm.model import Service, names
-from ccm.model.cidr import Network, parse_cidr
+from ccm.model.cidr import Network, overlap, parse_cidr
 from ccm.model.service import POLICY_LOCAL, TYPE_LOAD_BALANCER, TYPE_NODE_PORT
 
 DEFAULT_SOURCE_RANGES = "0.0.0.0/0"
@@ -122,6 +123,28 @@ def is_label_value(text: str) -> bool:
 def label_value(text: str) -> str:
     """Return the text if it is a valid label value, else the first 40 digits of its SHA-256."""
     return text if is_label_value(text) else sha256(text.encode()).hexdigest()[:40]
+
+
+_NOT_IN_LABELS = re.compile(r"[^-A-Za-z0-9_.]+")
+
+
+@functools.lru_cache  # a listing repeats the same few types and zones
+def sanitize_label_value(text: str) -> str:
+    """Return a readable label value: with dashes for invalid characters, and cut to 63 characters.
+
+    A valid text stays unchanged. Different texts may have the same result.
+    """
+    return _NOT_IN_LABELS.sub("-", text).strip("-_.")[:63].rstrip("-_.")
+
+
+def is_pod_cidr(text: str, pod_ranges: Collection[Network]) -> bool:
+    """Return whether a CIDR is inside the cluster's Pod ranges; True if these are unknown."""
+    cidr = parse_cidr(text)
+    return not pod_ranges or any(
+        overlap(cidr, pods) and cidr.prefixlen >= pods.prefixlen
+        for pods in pod_ranges
+        if cidr is not None
+    )
 
 
 _SEPARATOR = "://"

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ccm import cloud
+from ccm.cloud.helpers import is_pod_cidr
 
 from . import client, names, networks
 
@@ -82,7 +83,7 @@ class HcloudRoutes:
             raise cloud.InvalidArgument(
                 f"{route.destination_cidr!r} is not an IPv4 CIDR; only IPv4 can be routed"
             )
-        if not self._is_pod_cidr(str(cidr)):
+        if not is_pod_cidr(str(cidr), self._pods):
             self._warn_of_range(route.target_node, str(cidr))
         number = await self._network.id()
         wanted = client.Route(destination=str(cidr), gateway=await self._gateway(route))
@@ -111,7 +112,7 @@ class HcloudRoutes:
             raise cloud.InvalidArgument(
                 f"route to {route.destination_cidr} has no valid ID; pass a route from list_routes"
             )
-        if not self._is_pod_cidr(destination):
+        if not is_pod_cidr(destination, self._pods):
             raise cloud.FailedPrecondition(self._foreign_text(destination))
         number = await self._network.id()
         with contextlib.suppress(cloud.NotFound):
@@ -133,20 +134,10 @@ class HcloudRoutes:
             raise cloud.AlreadyExists(
                 f"{wanted.destination} has a route to {holder.name} already"
             ) from error
-        if not self._is_pod_cidr(there.destination):
+        if not is_pod_cidr(there.destination, self._pods):
             raise cloud.AlreadyExists(self._foreign_text(there.destination)) from error
         await self._change(f"/networks/{network.id}/actions/delete_route", there)
         await self._change(f"/networks/{network.id}/actions/add_route", wanted)
-
-    def _is_pod_cidr(self, text: str) -> bool:
-        """Return whether a CIDR is inside the cluster's Pod CIDRs; True if these are unknown."""
-        cidr: Any = cloud.parse_cidr(text)
-        same = [
-            pod_cidr
-            for pod_cidr in self._pods
-            if cidr is not None and pod_cidr.version == cidr.version
-        ]
-        return not self._pods or any(cidr.subnet_of(pod_cidr) for pod_cidr in same)
 
     def _foreign_text(self, destination: str) -> str:
         ours = ", ".join(map(str, self._pods))

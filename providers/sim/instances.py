@@ -6,10 +6,10 @@ a deleted instance as `deleted` for a while; this module treats that instance as
 
 from __future__ import annotations
 
-import functools
 import re
 
 from ccm import cloud
+from ccm.cloud.helpers import sanitize_label_value
 
 from . import client
 
@@ -104,10 +104,10 @@ def _power(server: client.Server) -> cloud.Power:
 def _metadata(server: client.Server) -> cloud.InstanceMetadata:
     return cloud.InstanceMetadata(
         provider_id=cloud.format_provider_id(SCHEME, server.id),
-        instance_type=_label_value(server.type),
+        instance_type=sanitize_label_value(server.type),
         addresses=addresses(server),
-        zone=_label_value(server.zone),
-        region=_label_value(server.region),
+        zone=sanitize_label_value(server.zone),
+        region=sanitize_label_value(server.region),
         additional_labels={
             key: value
             for key, value in server.labels.items()
@@ -126,11 +126,3 @@ def addresses(server: client.Server) -> tuple[cloud.NodeAddress, ...]:
         if address.kind in ADDRESS_TYPES
     ]
     return tuple([cloud.address(kind, value) for kind, value in dict.fromkeys(known)])
-
-
-@functools.lru_cache  # a listing repeats the same few types, zones and regions
-def _label_value(text: str) -> str:
-    """Convert a text to a valid label value; a valid text stays unchanged."""
-    if _LABEL_VALUE.fullmatch(text):
-        return text
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", text)[:63].strip("-_.")

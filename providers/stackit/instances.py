@@ -7,11 +7,11 @@ older nodes.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ccm import cloud
+from ccm.cloud.helpers import sanitize_label_value
 
 from . import config, iaas
 from .marks import StackitProviderName
@@ -21,8 +21,6 @@ SCHEMES = (StackitProviderName, "openstack")
 
 SHUT_DOWN = frozenset({"INACTIVE", "DEALLOCATED"})
 """States of a server that is shut down; transitional states are not included."""
-
-_NO_LABEL = re.compile(r"[^-a-zA-Z0-9_.]+")
 
 
 class ServerId(NamedTuple):
@@ -99,7 +97,7 @@ class StackitInstances(cloud.InstancesByPower):
                 *addresses(server, self._settings.default_network),
                 cloud.address("Hostname", server.name),
             ),
-            zone=label(server.availability_zone or ""),
+            zone=sanitize_label_value(server.availability_zone or ""),
             region=self._place.region,
         )
 
@@ -152,8 +150,3 @@ def _addresses(nic: iaas.ServerNic) -> Iterable[cloud.NodeAddress]:
     ):
         if text:
             yield cloud.address(kind, text)
-
-
-def label(text: str) -> str:
-    """Convert a text to a valid label value."""
-    return _NO_LABEL.sub("-", text).strip("-_.")[:63]
