@@ -16,13 +16,15 @@ from collections.abc import AsyncIterator
 
 from ccm import cloud
 
-from . import client, config
+from . import client, config, instances, neutron, nova, routes
 
-PROVIDER = "openstack"
-"""Name of the provider, and scheme of provider IDs."""
+ROUTES = 10
+"""Maximum concurrent route changes; each locks the router in the database of Neutron."""
 
 
-@cloud.provider(sdk="2.0", config=config.Config, form="INI")
+@cloud.provider(
+    sdk="2.0", config=config.Config, form="INI", offers=("instances", "inventory", "routes")
+)
 async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
     """Open the provider without sending a request.
 
@@ -30,7 +32,21 @@ async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
         ConfigError: the settings are invalid; the message lists every problem.
         ProviderError: the extra `openstack` is not installed.
     """
-    settings, _ = config.read_all(context)
+    settings, variables = config.read_all(context)
     timeout_s = settings.metadata.request_timeout.total_seconds()
-    async with client.open_client(settings.global_, timeout_s):
-        yield cloud.Cloud(name=PROVIDER, has_cluster_id=True)
+    async with client.open_client(settings.global_, timeout_s) as api:
+        compute, network = nova.Nova(api), neutron.Neutron(api)
+        servers = instances.OpenStackInstances(
+            compute, network, settings, is_regional=variables.os_ccm_regional
+        )
+        router_id, pods = settings.route.router_id, context.pod_ranges
+        router = routes.OpenStackRoutes(compute, network, router_id, pods) if router_id else None
+        yield cloud.Cloud(
+            name=instances.SCHEME,
+            instances=servers,
+            inventory=servers,
+            routes=router,
+            set_informers=router.set_informers if router else None,
+            limits=cloud.Limits(concurrent_routes=ROUTES),
+            has_cluster_id=True,  # load balancers are named after it; a router has one cluster
+        )

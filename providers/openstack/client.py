@@ -177,6 +177,12 @@ class Keystone(rest.RenewedToken):
             )
         return url.rstrip("/")
 
+    async def project_id(self) -> str:
+        """Return the ID of the project; the first call requests a token."""
+        await self.header()
+        assert self._access is not None
+        return self._access.project_id or ""
+
 
 def _authenticate(settings: config.Global, timeout_s: float) -> access.AccessInfoV3:
     """Request a token; called in a thread."""
@@ -280,35 +286,26 @@ class Service:
 
     Paths are already quoted; see `part`. Resources are wrapped: `key` is the only name in the body
     of a request or response, such as `router`.
+
+    Attributes:
+        headers: headers of every request, such as the microversion.
     """
 
     def __init__(self, client: Client, kind: str) -> None:
         self._client = client
         self._kind = kind
+        self.headers: Mapping[str, str] = {}
 
     async def get(
-        self,
-        path: str,
-        key: str,
-        kind: type[T],
-        *,
-        query: Mapping[str, str] | None = None,
-        headers: Mapping[str, str] | None = None,
+        self, path: str, key: str, kind: type[T], query: Mapping[str, str] | None = None
     ) -> T:
         """Return a resource, such as `/v2.0/routers/<ID>`. Raises `NotFound`."""
+        shape = _response_type((key, kind))
         async with self._client.connected(self._kind) as http:
-            answer: Any = await http.get(path, _response_type((key, kind)), query, headers=headers)
-        resource: T = getattr(answer, key)
-        return resource
+            return _only(await http.get(path, shape, query, headers=self.headers))
 
     async def list_all(
-        self,
-        path: str,
-        key: str,
-        kind: type[T],
-        *,
-        query: Mapping[str, str] | None = None,
-        headers: Mapping[str, str] | None = None,
+        self, path: str, key: str, kind: type[T], query: Mapping[str, str] | None = None
     ) -> tuple[list[T], int]:
         """Return all resources that match a query, and the number of requests."""
         items: Any = tuple.__class_getitem__((kind, ...))
@@ -324,7 +321,7 @@ class Service:
             return None
 
         async with self._client.connected(self._kind) as http:
-            pages = await http.pages(path, page, query or {}, after=after, headers=headers)
+            pages = await http.pages(path, page, query or {}, after=after, headers=self.headers)
         return [item for answer in pages for item in getattr(answer, key)], len(pages)
 
     async def send(
@@ -334,33 +331,28 @@ class Service:
         key: str,
         order: object,
         kind: type[T],
-        *,
         headers: Mapping[str, str] | None = None,
     ) -> T:
         """Create (POST) or change (PUT) a resource and return it."""
+        shape, more = _response_type((key, kind)), {**self.headers, **(headers or {})}
         async with self._client.connected(self._kind) as http:
-            answer: Any = await http.send(
-                method, path, {key: order}, _response_type((key, kind)), headers=headers
-            )
-        resource: T = getattr(answer, key)
-        return resource
+            return _only(await http.send(method, path, {key: order}, shape, headers=more))
 
-    async def call(
-        self,
-        method: str,
-        path: str,
-        body: object = None,
-        *,
-        headers: Mapping[str, str] | None = None,
-    ) -> bytes:
+    async def call(self, method: str, path: str, body: object = None) -> bytes:
         """Send a request and return the body of the response, such as that of an action."""
         data = None if body is None else msgspec.json.encode(body)
         async with self._client.connected(self._kind) as http:
-            return await http.request(method, path, data=data, headers=headers)
+            return await http.request(method, path, data=data, headers=self.headers)
 
     async def delete(self, path: str) -> None:
         """Delete a resource. Raises `NotFound`."""
         await self.call("DELETE", path)
+
+
+def _only(answer: Any) -> Any:
+    """Return the only field of a response."""
+    (resource,) = msgspec.structs.astuple(answer)
+    return resource
 
 
 class Client:

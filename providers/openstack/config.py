@@ -8,6 +8,7 @@ an address. Sections and settings of other programs are ignored, and their names
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -64,8 +65,12 @@ def _key(name: str) -> str:
     return name.replace("_", "-")
 
 
-_ID: Mapping[str, Any] = {"parse": parse_uuid, "expects": "be a UUID"}
+_uuid = functools.partial(cloud.setting, parse=parse_uuid, expects="be a UUID")
 _NO_EFFECT = cloud.setting("No effect.")
+
+
+def _seconds(number: int) -> timedelta:
+    return timedelta(seconds=number)
 
 
 class Global(cloud.Settings, frozen=True, kw_only=True, rename=_key):
@@ -76,12 +81,7 @@ class Global(cloud.Settings, frozen=True, kw_only=True, rename=_key):
     """
 
     auth_url: Annotated[
-        str,
-        cloud.setting(
-            "URL of Keystone, with or without /v3.",
-            parse=parse_url,
-            expects="look like https://host/v3",
-        ),
+        str, cloud.setting("URL of Keystone.", parse=parse_url, expects="look like https://host/v3")
     ]
     os_endpoint_type: Annotated[
         str,
@@ -110,22 +110,12 @@ class Global(cloud.Settings, frozen=True, kw_only=True, rename=_key):
     trust_id: Annotated[str, cloud.setting("ID of a trust; needs a trustee.")] = ""
     trustee_id: Annotated[str, cloud.setting("ID of the user to which the trust is given.")] = ""
     trustee_password: Annotated[str, cloud.setting("Password of the trustee.")] = ""
-    application_credential_id: Annotated[str, cloud.setting("ID of an application credential.")] = (
-        ""
-    )
-    application_credential_name: Annotated[
-        str, cloud.setting("Name of an application credential; needs a user.")
-    ] = ""
-    application_credential_secret: Annotated[
-        str, cloud.setting("Secret of the application credential.")
-    ] = ""
-    token: Annotated[
-        str, cloud.setting("Token instead of other credentials.", parse=check_header_value)
-    ] = ""
+    application_credential_id: Annotated[str, cloud.setting("ID of a credential.")] = ""
+    application_credential_name: Annotated[str, cloud.setting("Its name; needs a user.")] = ""
+    application_credential_secret: Annotated[str, cloud.setting("Its secret.")] = ""
+    token: Annotated[str, cloud.setting("Token, never renewed.", parse=check_header_value)] = ""
     use_clouds: Annotated[bool, cloud.setting("Read further settings from clouds.yaml.")] = False
-    clouds_file: Annotated[
-        str, cloud.setting("Path of clouds.yaml; empty = OS_CLIENT_CONFIG_FILE or its usual paths.")
-    ] = ""
+    clouds_file: Annotated[str, cloud.setting("Path of clouds.yaml; empty = as usual.")] = ""
     cloud: Annotated[str, cloud.setting("Name of the cloud in clouds.yaml; empty = OS_CLOUD.")] = ""
 
     @property
@@ -150,66 +140,42 @@ class Global(cloud.Settings, frozen=True, kw_only=True, rename=_key):
     def contradictions(cls, values: Mapping[str, Any]) -> Sequence[str]:
         """Return faults of the credentials: none or incomplete ones, and half a key pair."""
         given = {name for name, value in values.items() if value}
-        named = given & {"username", "user_id"}
-        has_domain = bool(
-            given & {"user_domain_id", "user_domain_name", "domain_id", "domain_name"}
-        )
-        has_user = "user_id" in given or ("username" in given and has_domain)
-        has_project_domain = has_domain or given & {"tenant_domain_id", "tenant_domain_name"}
-        rules: list[tuple[object, str]] = [
-            (
-                ("cert_file" in given) == ("key_file" in given),
-                "cert-file and key-file: only one is set; set both or none",
-            )
-        ]
-        if given & {"application_credential_id", "application_credential_name"}:
-            rules += [
-                (
-                    "application_credential_secret" in given,
-                    "application-credential-secret is missing",
+        has_name = "username" in given and "user_id" not in given
+        domains = given & {"user_domain_id", "user_domain_name", "domain_id", "domain_name"}
+        project_domains = domains | (given & {"tenant_domain_id", "tenant_domain_name"})
+        is_credential = given & {"application_credential_id", "application_credential_name"}
+        faults = {
+            "cert-file and key-file: only one is set; set both or none": ("cert_file" in given)
+            != ("key_file" in given),
+            "username needs a domain; set user-domain-name, or user-id": has_name and not domains,
+        }
+        if is_credential:
+            faults |= {
+                "application-credential-secret is missing": (
+                    "application_credential_secret" not in given
                 ),
-                (
-                    has_user or "application_credential_id" in given,
-                    (
-                        "application-credential-name needs a user; set "
-                        "application-credential-id, or user-id, or username with a domain"
-                    ),
+                "application-credential-name needs username or user-id": (
+                    "application_credential_id" not in given and not given & {"username", "user_id"}
                 ),
-            ]
+            }
         elif "trust_id" in given:
-            rules.append(
-                (
-                    {"trustee_id", "trustee_password"} <= given,
-                    "trust-id needs trustee-id and trustee-password",
-                )
-            )
+            text = "trust-id needs trustee-id and trustee-password"
+            faults[text] = not {"trustee_id", "trustee_password"} <= given
         else:
-            rules += [
-                (
-                    named or "token" in given,
-                    (
-                        "credentials are missing; set username or user-id with password, or an "
-                        "application credential"
-                    ),
+            has_user, has_token = given & {"username", "user_id"}, "token" in given
+            faults |= {
+                "username is missing; set it, or user-id, or application-credential-id": not (
+                    has_user or has_token
                 ),
-                (not named or given & {"password", "token"}, "password is missing"),
-                (
-                    has_user or not named,
-                    (
-                        "username needs a domain; set user-domain-name or user-domain-id, or set "
-                        "user-id"
-                    ),
+                "password is missing": has_user and not has_token and "password" not in given,
+                "tenant-id is missing; set it, or tenant-name": not (
+                    given & {"tenant_id", "tenant_name"}
                 ),
-                (
-                    given & {"tenant_id", "tenant_name"},
-                    "tenant-id or tenant-name is missing; it is the cluster's project",
+                "tenant-name needs a domain; set tenant-domain-name, or tenant-id": (
+                    "tenant_name" in given and "tenant_id" not in given and not project_domains
                 ),
-                (
-                    has_project_domain or "tenant_name" not in given or "tenant_id" in given,
-                    "tenant-name needs a domain; set tenant-domain-name or tenant-domain-id",
-                ),
-            ]
-        return [text for is_met, text in rules if not is_met]
+            }
+        return [text for text, is_fault in faults.items() if is_fault]
 
 
 class Networking(cloud.Settings, frozen=True, kw_only=True, rename=_key):
@@ -217,20 +183,16 @@ class Networking(cloud.Settings, frozen=True, kw_only=True, rename=_key):
 
     ipv6_support_disabled: Annotated[bool, cloud.setting("Leave out IPv6 addresses.")] = False
     public_network_name: Annotated[
-        tuple[str, ...],
-        cloud.setting("Network whose addresses are external; may be given several times."),
+        tuple[str, ...], cloud.setting("Network of external addresses; may be repeated.")
     ] = ()
     internal_network_name: Annotated[
         tuple[str, ...],
-        cloud.setting(
-            "Network whose addresses are internal, while those of further networks are left out; "
-            "may be given several times."
-        ),
+        cloud.setting("The only network of internal addresses; may be repeated; none = all."),
     ] = ()
     address_sort_order: Annotated[
         str,
         cloud.setting(
-            "CIDRs, separated by commas; addresses are listed in the order of their CIDRs.",
+            "CIDRs whose addresses are first, in this order.",
             parse=parse_sort_order,
             expects="be CIDRs separated by commas, such as 10.0.0.0/8, 2001:db8::/32",
         ),
@@ -240,39 +202,24 @@ class Networking(cloud.Settings, frozen=True, kw_only=True, rename=_key):
 class Route(cloud.Settings, frozen=True, kw_only=True, rename=_key):
     """Routes to Pods."""
 
-    router_id: Annotated[
-        str, cloud.setting("ID of the router that gets the routes; empty = no routes.", **_ID)
-    ] = ""
+    router_id: Annotated[str, _uuid("Router that gets the routes; empty = no routes.")] = ""
 
 
 class BalancerClass(cloud.Settings, frozen=True, kw_only=True, rename=_key):
     """Networks of load balancers of one class."""
 
-    floating_network_id: Annotated[
-        str, cloud.setting("ID of the network of floating IPs; empty = found.", **_ID)
-    ] = ""
-    floating_subnet_id: Annotated[
-        str, cloud.setting("ID of the subnet of floating IPs.", **_ID)
-    ] = ""
+    floating_network_id: Annotated[str, _uuid("Network of floating IPs; empty = found.")] = ""
+    floating_subnet_id: Annotated[str, _uuid("Subnet of floating IPs.")] = ""
     floating_subnet: Annotated[
         str,
-        cloud.setting(
-            "Name pattern of the subnet of floating IPs: a glob, a regular expression after `~`, "
-            "or either negated by a leading `!`."
-        ),
+        cloud.setting("Name of that subnet: a glob, or a regular expression after `~`; `!` = not."),
     ] = ""
     floating_subnet_tags: Annotated[
-        str,
-        cloud.setting(
-            "Tags of the subnet of floating IPs, separated by commas: one of them, or all after a "
-            "leading `&`, or either negated by a leading `!`."
-        ),
+        str, cloud.setting("Tags of that subnet, with commas: any, or all after `&`; `!` = not.")
     ] = ""
-    network_id: Annotated[str, cloud.setting("ID of the network of load balancers.", **_ID)] = ""
-    subnet_id: Annotated[str, cloud.setting("ID of the subnet of load balancers.", **_ID)] = ""
-    member_subnet_id: Annotated[
-        str, cloud.setting("ID of the members' subnet; empty = that of the load balancer.", **_ID)
-    ] = ""
+    network_id: Annotated[str, _uuid("Network of load balancers.")] = ""
+    subnet_id: Annotated[str, _uuid("Subnet of load balancers.")] = ""
+    member_subnet_id: Annotated[str, _uuid("Subnet of members; empty = as load balancers.")] = ""
 
 
 class LoadBalancer(BalancerClass, frozen=True, kw_only=True, rename=_key):
@@ -280,32 +227,22 @@ class LoadBalancer(BalancerClass, frozen=True, kw_only=True, rename=_key):
 
     enabled: Annotated[bool, cloud.setting("Manage load balancers for Services.")] = True
     lb_version: Annotated[Literal["v2"], cloud.setting("Version of the Octavia API.")] = "v2"
-    lb_provider: Annotated[
-        str, cloud.setting("Provider of load balancers, such as amphora or ovn.")
-    ] = "amphora"
+    lb_provider: Annotated[str, cloud.setting("Provider, such as amphora or ovn.")] = "amphora"
     lb_method: Annotated[
         Literal["ROUND_ROBIN", "LEAST_CONNECTIONS", "SOURCE_IP", "SOURCE_IP_PORT"],
-        cloud.setting("Algorithm that selects a member; ovn supports SOURCE_IP_PORT only."),
+        cloud.setting("Algorithm that selects a member; ovn has SOURCE_IP_PORT only."),
     ] = "ROUND_ROBIN"
-    manage_security_groups: Annotated[
-        bool, cloud.setting("Manage a security group of each Service, which opens the node ports.")
-    ] = False
+    manage_security_groups: Annotated[bool, cloud.setting("Open the node ports.")] = False
     create_monitor: Annotated[bool, cloud.setting("Create health monitors.")] = False
-    monitor_delay: Annotated[timedelta, cloud.setting("Time between health checks.")] = timedelta(
-        seconds=5
-    )
-    monitor_timeout: Annotated[timedelta, cloud.setting("Limit of a health check.")] = timedelta(
-        seconds=3
-    )
+    monitor_delay: Annotated[timedelta, cloud.setting("Time between checks.")] = _seconds(5)
+    monitor_timeout: Annotated[timedelta, cloud.setting("Limit of a check.")] = _seconds(3)
     monitor_max_retries: Annotated[
         int, cloud.setting("Successes until a member is ONLINE.", least=1)
     ] = 1
     monitor_max_retries_down: Annotated[
         int, cloud.setting("Failures until a member is in ERROR.", least=1)
     ] = 3
-    internal_lb: Annotated[
-        bool, cloud.setting("Create load balancers without floating IP by default.")
-    ] = False
+    internal_lb: Annotated[bool, cloud.setting("By default without floating IP.")] = False
     node_selector: Annotated[
         str,
         cloud.setting(
@@ -314,24 +251,19 @@ class LoadBalancer(BalancerClass, frozen=True, kw_only=True, rename=_key):
             expects="be a label selector such as role=worker,zone",
         ),
     ] = ""
-    cascade_delete: Annotated[
-        bool, cloud.setting("Delete a load balancer with its parts in one call.")
-    ] = True
-    flavor_id: Annotated[str, cloud.setting("ID of the load balancers' flavor.", **_ID)] = ""
-    availability_zone: Annotated[str, cloud.setting("Zone of the load balancers.")] = ""
+    cascade_delete: Annotated[bool, cloud.setting("Delete all parts in one call.")] = True
+    flavor_id: Annotated[str, _uuid("Flavor.")] = ""
+    availability_zone: Annotated[str, cloud.setting("Zone.")] = ""
     enable_ingress_hostname: Annotated[
-        bool,
-        cloud.setting("Report a hostname, not the IP, for load balancers with proxy protocol."),
+        bool, cloud.setting("With proxy protocol, report a hostname instead of the IP.")
     ] = False
     ingress_hostname_suffix: Annotated[str, cloud.setting("Suffix of that hostname.")] = "nip.io"
-    default_tls_container_ref: Annotated[
-        str, cloud.setting("Reference to the TLS secret of listeners.")
-    ] = ""
+    default_tls_container_ref: Annotated[str, cloud.setting("TLS secret of listeners.")] = ""
     container_store: Annotated[
         Literal["barbican", "external"], cloud.setting("Store of TLS secrets.")
     ] = "barbican"
     max_shared_lb: Annotated[
-        int, cloud.setting("Maximum number of Services of one load balancer.", least=1)
+        int, cloud.setting("Maximum number of Services that share a load balancer.", least=1)
     ] = 2
     provider_requires_serial_api_calls: Annotated[
         bool, cloud.setting("Create the parts of a load balancer one after the other.")
@@ -342,9 +274,7 @@ class Metadata(cloud.Settings, frozen=True, kw_only=True, rename=_key):
     """Metadata of instances, which comes from the API only."""
 
     search_order: Annotated[str, _NO_EFFECT] = "configDrive,metadataService"
-    request_timeout: Annotated[timedelta, cloud.setting("Limit of one request.")] = timedelta(
-        seconds=30
-    )
+    request_timeout: Annotated[timedelta, cloud.setting("Limit of one request.")] = _seconds(30)
 
 
 _SECTIONS = {

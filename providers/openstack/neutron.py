@@ -53,6 +53,7 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
     allowed_address_pairs: tuple[AddressPair, ...] = ()
     port_security_enabled: bool = True
     security_groups: tuple[str, ...] = ()
+    revision_number: int | None = None
     trunk_details: TrunkDetails | None = None
 
 
@@ -87,6 +88,7 @@ class Neutron:
     """Calls of the network service."""
 
     def __init__(self, api: client.Client) -> None:
+        self._keystone = api.keystone
         self._api = api.network
         self._extensions: frozenset[str] | None = None
         self._lock = asyncio.Lock()
@@ -101,7 +103,12 @@ class Neutron:
 
     async def ports(self, query: Mapping[str, str]) -> tuple[list[Port], int]:
         """Return the ports that match a query, and the number of requests."""
-        return await self._api.list_all("/v2.0/ports", "ports", Port, query=query)
+        return await self._api.list_all("/v2.0/ports", "ports", Port, query)
+
+    async def project_ports(self) -> tuple[list[Port], int]:
+        """Return all ports of the project, and the number of requests."""
+        # An administrator would get the ports of all projects.
+        return await self.ports({"project_id": await self._keystone.project_id()})
 
     async def ports_of(self, field: str, ids: Sequence[str]) -> tuple[list[Port], int]:
         """Return the ports whose field, such as `device_id`, has one of the values."""
@@ -126,9 +133,14 @@ class Neutron:
         return resources, requests
 
     async def set_address_pairs(self, port: Port, pairs: Sequence[AddressPair]) -> None:
-        """Set the further addresses of a port; they replace the existing ones."""
+        """Set the further addresses of a port as read; they replace the existing ones.
+
+        Raises:
+            Aborted: the port was changed after it was read.
+        """
         order = {"allowed_address_pairs": pairs}
-        await self._api.send("PUT", f"/v2.0/ports/{client.part(port.id)}", "port", order, Port)
+        path, headers = f"/v2.0/ports/{client.part(port.id)}", _if_match(port)
+        await self._api.send("PUT", path, "port", order, Port, headers)
 
     async def router(self, router_id: str) -> Router:
         """Return a router with its extra routes. Raises `NotFound`."""
@@ -153,8 +165,11 @@ class Neutron:
         Raises:
             Aborted: the router was changed after it was read.
         """
-        headers = {}
-        if router.revision_number is not None:
-            headers["If-Match"] = f"revision_number={router.revision_number}"
-        path = f"/v2.0/routers/{client.part(router.id)}"
-        await self._api.send("PUT", path, "router", {"routes": routes}, Router, headers=headers)
+        path, headers = f"/v2.0/routers/{client.part(router.id)}", _if_match(router)
+        await self._api.send("PUT", path, "router", {"routes": routes}, Router, headers)
+
+
+def _if_match(read: Port | Router) -> Mapping[str, str]:
+    """Return the header of a request that fails if the resource was changed after it was read."""
+    number = read.revision_number
+    return {} if number is None else {"If-Match": f"revision_number={number}"}

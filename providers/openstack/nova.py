@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -65,31 +65,22 @@ class Nova:
 
     def __init__(self, api: client.Client) -> None:
         self._api = api.compute
-        self._headers: Mapping[str, str] = {"OpenStack-API-Version": f"compute {MICROVERSION}"}
+        self._api.headers = {"OpenStack-API-Version": f"compute {MICROVERSION}"}
         self._flavors: dict[str, Flavor] = {}
 
     async def server(self, server_id: str) -> Server:
         """Return a server. Raises `NotFound`."""
         path = f"/servers/{client.part(server_id)}"
-        try:
-            server = await self._api.get(path, "server", Server, headers=self._headers)
-        except cloud.Unimplemented:
-            self._forget_microversion()
-            server = await self._api.get(path, "server", Server)
+        server = await self._versioned(lambda: self._api.get(path, "server", Server))
         if server.id.lower() != server_id.lower():
             raise cloud.Unknown(f"requested server {server_id}, got {server.id}")
         return server
 
     async def servers(self, query: Mapping[str, str] | None = None) -> tuple[list[Server], int]:
         """Return all servers of the project that match a query, and the number of requests."""
-        path = "/servers/detail"
-        try:
-            return await self._api.list_all(
-                path, "servers", Server, query=query, headers=self._headers
-            )
-        except cloud.Unimplemented:
-            self._forget_microversion()
-            return await self._api.list_all(path, "servers", Server, query=query)
+        return await self._versioned(
+            lambda: self._api.list_all("/servers/detail", "servers", Server, query)
+        )
 
     async def find_by_name(self, name: str) -> Server | None:
         """Return the server with a name; None if there is none.
@@ -114,15 +105,18 @@ class Nova:
         """
         key = flavor.id or flavor.original_name
         if key not in self._flavors:
-            flavors, _ = await self._api.list_all(
-                "/flavors/detail", "flavors", Flavor, query={"is_public": "None"}
-            )
+            query = {"is_public": "None"}
+            flavors, _ = await self._api.list_all("/flavors/detail", "flavors", Flavor, query)
             self._flavors = {word: entry for entry in flavors for word in (entry.name, entry.id)}
             self._flavors.setdefault(key, flavor)
         return self._flavors[key]
 
-    def _forget_microversion(self) -> None:
-        """Call an older Nova, whose servers have only the ID of their flavor, without version."""
-        if not self._headers:
-            raise cloud.Unknown("Nova refuses a request without microversion")
-        self._headers = {}
+    async def _versioned(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Call Nova again without microversion if it is too old for that."""
+        try:
+            return await call()
+        except cloud.Unimplemented:
+            if not self._api.headers:
+                raise
+            self._api.headers = {}  # servers have only the ID of their flavor
+            return await call()

@@ -1,4 +1,4 @@
-"""The providers of the Hetzner Cloud and of STACKIT keep the provider contract."""
+"""The providers of the Hetzner Cloud, OpenStack and STACKIT keep the provider contract."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import pytest_asyncio
 
 from ccm.testing.contract import Harness, MachineContract, ProviderContract
 from providers.hcloud.testing import server as hcloud
+from providers.openstack.testing import server as openstack
 from providers.stackit.testing import server as stackit
 from tests.hcloud.harness import HcloudHarness
+from tests.openstack.harness import OpenStackHarness
 from tests.stackit.harness import StackitHarness
 
 
@@ -20,6 +22,14 @@ class Hcloud:
         service = hcloud.Service()
         async with hcloud.serve(service) as url:
             yield HcloudHarness(service, url)
+
+
+class OpenStack:
+    @pytest_asyncio.fixture
+    async def harness(self) -> AsyncIterator[Harness]:
+        service = openstack.Service()
+        async with openstack.serve(service) as url:
+            yield OpenStackHarness(service, url)
 
 
 class Stackit:
@@ -47,6 +57,9 @@ class TestHcloud(Hcloud, ProviderContract): ...
 
 @pytest.mark.row("hcloud-machine-01")
 class TestHcloudMachines(Hcloud, MachineContract): ...
+
+
+class TestOpenStack(OpenStack, ProviderContract): ...
 
 
 @pytest.mark.row(

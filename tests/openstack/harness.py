@@ -1,0 +1,150 @@
+"""Moves a fake of OpenStack from behind, for the contract suites and our own tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from ccm import cloud
+from ccm.model.cidr import parse_ranges
+from ccm.testing.contract import Made
+from providers import openstack
+from providers.openstack.testing import compute, identity, network, server
+from providers.openstack.testing.state import REGION
+from tests.support import vendor
+from tests.support.vendor import VendorHarness
+
+ANY_CALL = "* /[!i]*"
+"""Requesting a token is none."""
+
+FLAVOR, ZONE, NETWORK = "m1.small", "az1", "nodes"
+
+
+class OpenStackHarness(VendorHarness):
+    """A project with a network of two IP families, a router and an external network.
+
+    Attributes:
+        network: network of the servers.
+        router: router that gets the routes.
+        public: external network.
+        extra: section -> key -> further settings of `cloud.conf`; they replace those of `config`.
+        variables: environment.
+    """
+
+    any_call = ANY_CALL
+    any_write = "[!G]* /[!i]*"
+    faults = vendor.faults(
+        ANY_CALL,
+        outage="unavailable",
+        denied="forbidden",
+        rate_limited="overLimit",
+        quota="quota",
+    )
+    opt_outs: Mapping[str, str] = {
+        "no_cluster_marks": "extra routes of a router say nothing but range and next hop",
+    }
+
+    def __init__(self, service: server.Service, url: str) -> None:
+        super().__init__(service, url)
+        world = service.cloud
+        self.network = network.new_network(world, NETWORK, ["10.6.0.0/16", "fd00:6::/64"])
+        self.public = network.new_network(world, "public", ["203.0.113.0/24"], external=True)
+        self.router = network.new_router(world, "k8s", self.network["subnets"])
+        self.flavor = compute.new_flavor(world, FLAVOR)
+        self.extra: dict[str, dict[str, str]] = {}
+        self.variables: dict[str, str] = {}
+
+    def config(self) -> bytes:
+        """A `cloud.conf` for the fake."""
+        sections: dict[str, dict[str, str]] = {
+            "Global": {
+                "auth-url": f"{self.url}/identity/v3",
+                "username": identity.USER,
+                "password": self.service.identity.password,
+                "user-domain-name": "Default",
+                "tenant-name": "k8s",
+                "tenant-domain-name": "Default",
+                "region": REGION,
+            },
+            "Route": {"router-id": self.router["id"]},
+        }
+        for name, more in self.extra.items():
+            sections[name] = {**sections.get(name, {}), **more}
+        return "\n".join(
+            line
+            for name, keys in sections.items()
+            for line in (f"[{name}]", *(f"{key} = {text}" for key, text in keys.items()))
+        ).encode()
+
+    def context(self, **more: Any) -> cloud.Context:
+        """The input of the provider."""
+        return cloud.Context(config=self.config(), environ=self.variables, **more)
+
+    def open(self) -> AbstractAsyncContextManager[cloud.Cloud]:
+        return openstack.open_cloud(self.context())
+
+    async def create(self) -> Made:
+        self._made += 1
+        world = self.service.cloud
+        made = compute.new_server(
+            world, f"node-{self._made}", self.flavor, self.network["id"], zone=ZONE
+        )
+        return Made(
+            name=made["name"],
+            provider_id=f"openstack:///{made['id']}",
+            instance_type=FLAVOR,
+            zone=ZONE,
+            region=REGION,
+            addresses=[cloud.address("InternalIP", ip) for ip in self.ips(made["id"])],
+        )
+
+    def ips(self, server_id: str) -> list[str]:
+        """Addresses of a server in its network."""
+        found = network.addresses_of(self.service.cloud, server_id)
+        return [entry["addr"] for entry in found.get(NETWORK, ())]
+
+    def port(self, server_id: str) -> dict[str, Any]:
+        """The first port of a server."""
+        ports = self.service.cloud.ports.values()
+        found: dict[str, Any] = next(one for one in ports if one["device_id"] == server_id)
+        return found
+
+    async def stop(self, made: Made) -> None:
+        compute.power(self.service.cloud, id_of(made), on=False)
+
+    async def start(self, made: Made) -> None:
+        compute.power(self.service.cloud, id_of(made), on=True)
+
+    async def delete(self, made: Made) -> None:
+        compute.remove(self.service.cloud, id_of(made))
+
+    async def transition(self, made: Made) -> None:
+        self.service.settings.power_s = 60.0
+        await self.stop(made)
+
+    async def requests(self) -> int:
+        return int(self.service.requests)
+
+    async def routes(self) -> Sequence[str]:
+        return [one["destination"] for one in self.router["routes"]]
+
+    async def foreign_route(self, cidr: str) -> None:
+        self.router["routes"].append({"destination": cidr, "nexthop": "10.6.9.9"})
+
+    async def rotate(self) -> None:
+        self.service.identity.password = "rotated"
+        self.service.identity.revoke()
+
+
+def id_of(made: Made) -> str:
+    """ID of a server."""
+    return made.provider_id.rpartition("/")[2]
+
+
+@asynccontextmanager
+async def opened(harness: OpenStackHarness, *, pods: str = "") -> AsyncIterator[cloud.Cloud]:
+    """The provider with the settings in `harness.extra`, and the Pod ranges of a cluster."""
+    ranges = parse_ranges(pods) if pods else ()
+    async with openstack.open_cloud(harness.context(pod_ranges=ranges)) as found:
+        yield found
