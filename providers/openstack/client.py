@@ -87,6 +87,7 @@ _ABSENT = re.compile(r"\b(not found|could not be found|does not exist)\b", re.IG
 
 def parse_refusal(body: bytes) -> rest.Refusal:
     """Parse an error response; each service has another form."""
+    code: Any
     match msgspec.json.decode(body):
         case {"NeutronError": {"type": str(code), "message": str(text)}}:
             pass
@@ -143,10 +144,12 @@ class Keystone(rest.RenewedToken):
     async def request_token(self) -> tuple[str, float]:
         """Return a new token and its lifetime: one request, in a thread."""
         granted = await cloud.blocking(_authenticate, self._settings, self._timeout_s)
+        token, issued, expires = granted.auth_token, granted.issued, granted.expires
+        if not (token and issued and expires):
+            raise cloud.Unknown(f"Keystone at {self._settings.auth_url}: response without a token")
         self._access = granted
         # Not from our own clock, which may differ from that of Keystone.
-        lifetime = granted.expires - (granted.issued or granted.expires)
-        return granted.auth_token, lifetime.total_seconds()
+        return token, (expires - issued).total_seconds()
 
     async def endpoint(self, service: str) -> str:
         """Return the URL of a service, such as `compute`, without trailing slashes.
@@ -302,7 +305,8 @@ class Service:
         """Return a resource, such as `/v2.0/routers/<ID>`. Raises `NotFound`."""
         shape = _response_type((key, kind))
         async with self._client.connected(self._kind) as http:
-            return _only(await http.get(path, shape, query, headers=self.headers))
+            answer: T = _only(await http.get(path, shape, query, headers=self.headers))
+        return answer
 
     async def list_all(
         self, path: str, key: str, kind: type[T], query: Mapping[str, str] | None = None
@@ -336,7 +340,8 @@ class Service:
         """Create (POST) or change (PUT) a resource and return it."""
         shape, more = _response_type((key, kind)), {**self.headers, **(headers or {})}
         async with self._client.connected(self._kind) as http:
-            return _only(await http.send(method, path, {key: order}, shape, headers=more))
+            answer: T = _only(await http.send(method, path, {key: order}, shape, headers=more))
+        return answer
 
     async def call(self, method: str, path: str, body: object = None) -> bytes:
         """Send a request and return the body of the response, such as that of an action."""

@@ -167,7 +167,9 @@ class Global(cloud.Settings, frozen=True, kw_only=True, rename=_key):
                 "username is missing; set it, or user-id, or application-credential-id": not (
                     has_user or has_token
                 ),
-                "password is missing": has_user and not has_token and "password" not in given,
+                "password is missing": (
+                    bool(has_user) and not has_token and "password" not in given
+                ),
                 "tenant-id is missing; set it, or tenant-name": not (
                     given & {"tenant_id", "tenant_name"}
                 ),

@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from ccm import cloud
+from ccm.cloud import rest
 from ccm.testing import machine_probes
 from ccm.testing.builders import service as build_service
 from ccm.testing.contract_balancers import ensured
@@ -271,7 +272,7 @@ async def test_a_revoked_token_is_renewed_once_it_is_old_enough(harness: Stackit
     assert account.issued == 1
 
     flow = _flow(harness.project)
-    flow._renewed_at -= auth.MIN_RENEW_AGE_S
+    flow._renewed_at -= rest.MIN_RENEW_AGE_S
     await harness.project.inventory.list_instances()
 
     assert account.issued == 2

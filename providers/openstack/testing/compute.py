@@ -13,34 +13,21 @@ VERSION_HEADER = "openstack-api-version"
 
 def new_flavor(cloud: Cloud, name: str) -> Resource:
     """Create a flavor."""
-    number = cloud.new_id()
-    flavor = {"id": number, "name": name, "vcpus": 1, "ram": 512, "disk": 1}
-    cloud.flavors[number] = flavor
-    return flavor
+    return cloud.new("flavors", name, vcpus=1, ram=512, disk=1)
 
 
 def new_server(
     cloud: Cloud, name: str, flavor: Resource, network_id: str, *, zone: str = "az1"
 ) -> Resource:
     """Create a server that runs, with a port in a network."""
-    number = cloud.new_id()
-    server: Resource = {
-        "id": number,
-        "name": name,
-        "status": "ACTIVE",
-        "flavor": flavor["id"],
+    server = cloud.new("servers", name, flavor=flavor["id"], metadata={}, created=cloud.now())
+    server |= {
         "accessIPv4": "",
         "accessIPv6": "",
-        "metadata": {},
-        "created": cloud.now(),
-        "updated": cloud.now(),
-        "tenant_id": state.PROJECT,
         "OS-EXT-AZ:availability_zone": zone,
         "OS-EXT-STS:vm_state": "active",
-        "OS-EXT-STS:task_state": None,
         "OS-EXT-STS:power_state": 1,
     }
-    cloud.servers[number] = server
     network.new_port(cloud, network_id, device=server)
     return server
 
@@ -67,14 +54,13 @@ def power(cloud: Cloud, number: str, *, on: bool) -> None:
 def shown(cloud: Cloud, call: Call, server: Resource) -> Resource:
     """Return a server in the wire format of the requested microversion."""
     flavor = cloud.flavors[server["flavor"]]
-    fields = {name: flavor[name] for name in ("vcpus", "ram", "disk")}
-    embedded = {"original_name": flavor["name"], "ephemeral": 0, "swap": 0, "extra_specs": {}}
-    is_new = _microversion(cloud, call) >= (2, 47)
-    return {
-        **deepcopy(server),
-        "flavor": {**fields, **embedded} if is_new else {"id": flavor["id"], "links": []},
-        "addresses": network.addresses_of(cloud, server["id"]),
-    }
+    embedded = {name: flavor[name] for name in ("vcpus", "ram", "disk")}
+    if _microversion(cloud, call) >= (2, 47):
+        shown_flavor = {**embedded, "original_name": flavor["name"], "extra_specs": {}}
+    else:
+        shown_flavor = {"id": flavor["id"], "links": []}
+    addresses = network.addresses_of(cloud, server["id"])
+    return {**deepcopy(server), "flavor": shown_flavor, "addresses": addresses}
 
 
 def _microversion(cloud: Cloud, call: Call) -> tuple[int, ...]:
@@ -117,6 +103,5 @@ CALLS: list[Operation] = [
     ("GET", "/servers/detail", index),
     ("GET", "/servers/{id}", show),
     ("GET", "/flavors/detail", state.list_handler("flavors")),
-    ("GET", "/flavors/{id}", state.show_handler("flavors", "flavor", "Flavor")),
 ]
 """Operations of Nova."""

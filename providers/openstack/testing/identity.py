@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from datetime import timedelta
 from typing import Any
 
@@ -59,22 +58,16 @@ class Identity:
         self._tokens[token] = clock.monotonic() + self._settings.token_s
         issued = clock.now()
         expires = issued + timedelta(seconds=self._settings.token_s)
-        return 201, {
-            "token": {
-                "methods": order["auth"]["identity"]["methods"],
-                "user": {"id": "u1", "name": USER, "domain": DOMAIN, "password_expires_at": None},
-                "audit_ids": [secrets.token_urlsafe(16)],
-                "issued_at": issued.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-                "expires_at": expires.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
-                "project": {"id": PROJECT, "name": "k8s", "domain": DOMAIN},
-                "is_domain": False,
-                "roles": [
-                    {"id": "r1", "name": "member"},
-                    {"id": "r2", "name": "load-balancer_member"},
-                ],
-                "catalog": [self._service(kind, url) for kind in self._settings.services],
-            }
+        token_body = {
+            "methods": order["auth"]["identity"]["methods"],
+            "user": {"id": "u1", "name": USER, "domain": DOMAIN},
+            "issued_at": f"{issued:%Y-%m-%dT%H:%M:%S.%fZ}",
+            "expires_at": f"{expires:%Y-%m-%dT%H:%M:%S.%fZ}",
+            "project": {"id": PROJECT, "name": "k8s", "domain": DOMAIN},
+            "roles": [{"id": "r1", "name": "member"}, {"id": "r2", "name": "load-balancer_member"}],
+            "catalog": [_service(kind, url) for kind in self._settings.services],
         }
+        return 201, {"token": token_body}
 
     def _is_user(self, identity: Any) -> bool:
         match identity:
@@ -87,19 +80,12 @@ class Identity:
                 return self._tokens.get(token, 0.0) > clock.monotonic()
         return False
 
-    def _service(self, kind: str, url: str) -> Resource:
-        return {
-            "id": f"s-{kind}",
-            "name": kind,
-            "type": kind,
-            "endpoints": [
-                {
-                    "id": f"e-{kind}-{interface}",
-                    "interface": interface,
-                    "region": REGION,
-                    "region_id": REGION,
-                    "url": f"{url}{PATHS[kind]}",
-                }
-                for interface in ("public", "internal", "admin")
-            ],
-        }
+
+def _service(kind: str, url: str) -> Resource:
+    """Return a service of the catalogue."""
+    place = {"region": REGION, "region_id": REGION, "url": f"{url}{PATHS[kind]}"}
+    endpoints = [
+        {"id": f"e-{kind}-{interface}", "interface": interface, **place}
+        for interface in ("public", "internal", "admin")
+    ]
+    return {"id": f"s-{kind}", "name": kind, "type": kind, "endpoints": endpoints}

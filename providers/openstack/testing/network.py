@@ -6,40 +6,19 @@ from collections.abc import Callable, Sequence
 from ipaddress import ip_address, ip_network
 
 from . import state
-from .state import PROJECT, Answer, ApiError, Call, Cloud, Handler, Operation, Resource
+from .state import Answer, ApiError, Call, Cloud, Handler, Operation, Resource
 
 
 def new_network(
     cloud: Cloud, name: str, cidrs: Sequence[str], *, external: bool = False
 ) -> Resource:
     """Create a network with a subnet for each CIDR."""
-    number = cloud.new_id()
-    network: Resource = {
-        "id": number,
-        "name": name,
-        "status": "ACTIVE",
-        "admin_state_up": True,
-        "router:external": external,
-        "shared": external,
-        "port_security_enabled": True,
-        "subnets": [],
-        "tags": [],
-        "project_id": PROJECT,
-    }
-    for cidr in cidrs:
-        subnet = cloud.new_id()
-        cloud.subnets[subnet] = {
-            "id": subnet,
-            "name": f"{name}-v{ip_network(cidr).version}",
-            "network_id": number,
-            "cidr": cidr,
-            "ip_version": ip_network(cidr).version,
-            "gateway_ip": str(ip_network(cidr)[1]),
-            "tags": [],
-            "project_id": PROJECT,
-        }
-        network["subnets"].append(subnet)
-    cloud.networks[number] = network
+    network = cloud.new("networks", name, shared=external, subnets=[], port_security_enabled=True)
+    network["router:external"] = external
+    for cidr in map(ip_network, cidrs):
+        subnet = cloud.new("subnets", f"{name}-v{cidr.version}", network_id=network["id"])
+        subnet |= {"cidr": str(cidr), "ip_version": cidr.version, "gateway_ip": str(cidr[1])}
+        network["subnets"].append(subnet["id"])
     return network
 
 
@@ -47,31 +26,25 @@ def new_port(
     cloud: Cloud, network_id: str, *, device: Resource | None = None, owner: str = ""
 ) -> Resource:
     """Create a port with an address of each subnet, usually of a server."""
-    number = cloud.new_id()
     network = state.get(cloud.networks, network_id, "Network")
+    fixed = [
+        {"subnet_id": subnet, "ip_address": _free_address(cloud, subnet)}
+        for subnet in network["subnets"]
+    ]
     zone = device and device.get("OS-EXT-AZ:availability_zone")
-    port: Resource = {
-        "id": number,
-        "name": "",
-        "network_id": network_id,
-        "device_id": device["id"] if device else "",
-        "device_owner": owner or (f"compute:{zone}" if device else ""),
-        "status": "ACTIVE" if device else "DOWN",
-        "admin_state_up": True,
-        "mac_address": f"fa:16:3e:00:{len(cloud.ports) // 256:02x}:{len(cloud.ports) % 256:02x}",
-        "fixed_ips": [
-            {"subnet_id": subnet, "ip_address": _free_address(cloud, subnet)}
-            for subnet in network["subnets"]
-        ],
-        "allowed_address_pairs": [],
-        "port_security_enabled": True,
-        "security_groups": [],
-        "tags": [],
-        "project_id": PROJECT,
-        "revision_number": 1,
-    }
-    cloud.ports[number] = port
-    return port
+    return cloud.new(
+        "ports",
+        "",
+        network_id=network_id,
+        device_id=device["id"] if device else "",
+        device_owner=owner or (f"compute:{zone}" if device else ""),
+        status="ACTIVE" if device else "DOWN",
+        mac_address=f"fa:16:3e:00:{len(cloud.ports) // 256:02x}:{len(cloud.ports) % 256:02x}",
+        fixed_ips=fixed,
+        allowed_address_pairs=[],
+        port_security_enabled=True,
+        security_groups=[],
+    )
 
 
 def _free_address(cloud: Cloud, subnet_id: str) -> str:
@@ -86,26 +59,11 @@ def _free_address(cloud: Cloud, subnet_id: str) -> str:
 
 def new_router(cloud: Cloud, name: str, subnets: Sequence[str]) -> Resource:
     """Create a router with an interface in each subnet."""
-    number = cloud.new_id()
-    router: Resource = {
-        "id": number,
-        "name": name,
-        "status": "ACTIVE",
-        "admin_state_up": True,
-        "routes": [],
-        "external_gateway_info": None,
-        "project_id": PROJECT,
-        "revision_number": 1,
-        "tags": [],
-    }
-    cloud.routers[number] = router
+    router = cloud.new("routers", name, routes=[], external_gateway_info=None)
     for subnet_id in subnets:
-        subnet = cloud.subnets[subnet_id]
-        port = new_port(
-            cloud, subnet["network_id"], device=router, owner="network:router_interface"
-        )
-        address = {"subnet_id": subnet_id, "ip_address": subnet["gateway_ip"]}
-        port["fixed_ips"] = [address]
+        subnet, owner = cloud.subnets[subnet_id], "network:router_interface"
+        port = new_port(cloud, subnet["network_id"], device=router, owner=owner)
+        port["fixed_ips"] = [{"subnet_id": subnet_id, "ip_address": subnet["gateway_ip"]}]
     return router
 
 
@@ -129,12 +87,7 @@ def addresses_of(cloud: Cloud, server_id: str) -> Resource:
 
 def extensions(cloud: Cloud, _: Call) -> Answer:
     """List the extensions."""
-    return 200, {
-        "extensions": [
-            {"alias": alias, "name": alias, "description": "", "links": []}
-            for alias in cloud.settings.extensions
-        ]
-    }
+    return 200, {"extensions": [{"alias": alias} for alias in cloud.settings.extensions]}
 
 
 def change_port(cloud: Cloud, call: Call) -> Answer:
@@ -204,29 +157,15 @@ def _removed(routes: list[Resource], fewer: list[Resource]) -> list[Resource]:
 
 CALLS: list[Operation] = [
     ("GET", "/v2.0/extensions", extensions),
-    ("GET", "/v2.0/networks", state.list_handler("networks")),
-    ("GET", "/v2.0/networks/{id}", state.show_handler("networks", "network", "Network")),
-    ("GET", "/v2.0/subnets", state.list_handler("subnets")),
-    ("GET", "/v2.0/subnets/{id}", state.show_handler("subnets", "subnet", "Subnet")),
-    ("GET", "/v2.0/ports", state.list_handler("ports")),
-    ("GET", "/v2.0/ports/{id}", state.show_handler("ports", "port", "Port")),
+    *state.readable("networks", "network", prefix="/v2.0"),
+    *state.readable("subnets", "subnet", prefix="/v2.0"),
+    *state.readable("ports", "port", prefix="/v2.0"),
+    *state.readable("routers", "router", prefix="/v2.0"),
     ("PUT", "/v2.0/ports/{id}", change_port),
-    ("GET", "/v2.0/routers", state.list_handler("routers")),
-    ("GET", "/v2.0/routers/{id}", state.show_handler("routers", "router", "Router")),
-    (
-        "PUT",
-        "/v2.0/routers/{id}",
-        routes_handler(lambda _, routes: routes, needs="extraroute"),
-    ),
-    (
-        "PUT",
-        "/v2.0/routers/{id}/add_extraroutes",
-        routes_handler(_added, needs="extraroute-atomic"),
-    ),
-    (
-        "PUT",
-        "/v2.0/routers/{id}/remove_extraroutes",
-        routes_handler(_removed, needs="extraroute-atomic"),
+    ("PUT", "/v2.0/routers/{id}", routes_handler(lambda _, routes: routes, needs="extraroute")),
+    *(
+        ("PUT", f"/v2.0/routers/{{id}}/{word}", routes_handler(change, needs="extraroute-atomic"))
+        for word, change in (("add_extraroutes", _added), ("remove_extraroutes", _removed))
     ),
 ]
 """Operations of Neutron."""

@@ -94,12 +94,12 @@ class ApiError(ErrorResponse):
         self.message = message
         self.status = status or STATUSES.get(code, 500)
         self.headers = {"Retry-After": "1"} if self.status == 429 else {}
+        self.body: Any = None
 
     def shape(self, service: str) -> ApiError:
         """Set the body to the form of a service, and return the error."""
         if service == "network":
-            error = {"type": self.code, "message": self.message, "detail": ""}
-            self.body = {"NeutronError": error}
+            self.body = {"NeutronError": {"type": self.code, "message": self.message, "detail": ""}}
         elif service == "load-balancer":
             server = "Server" if self.status >= 500 else "Client"
             self.body = {"faultcode": server, "faultstring": self.message, "debuginfo": None}
@@ -130,6 +130,15 @@ class Cloud:
     def new_id(self) -> str:
         """Return an unused UUID; later ones sort after earlier ones."""
         return str(UUID(int=(next(self._ids) << 80) | 0x4000_8000_0000_0000_0000))
+
+    def new(self, table: str, name: str, **fields: Any) -> Resource:
+        """Create a resource with the fields that all kinds share, and further ones."""
+        number = self.new_id()
+        common = {"id": number, "name": name, "status": "ACTIVE", "admin_state_up": True}
+        owner = {"project_id": PROJECT, "tenant_id": PROJECT, "tags": [], "revision_number": 1}
+        resource: Resource = {**common, **owner, **fields}
+        getattr(self, table)[number] = resource
+        return resource
 
     def now(self) -> str:
         """Return the current time in the format of Nova."""
@@ -175,9 +184,14 @@ def get(things: Mapping[str, Resource], number: str, kind: str) -> Resource:
     return things[number]
 
 
-def show_handler(table: str, key: str, kind: str) -> Handler:
-    """Return a handler that returns one resource."""
-    return lambda cloud, call: (200, {key: get(getattr(cloud, table), call.path["id"], kind)})
+def readable(table: str, key: str, *, prefix: str) -> list[Operation]:
+    """Return the operations that read resources of a kind: a list, and one of them."""
+
+    def show(cloud: Cloud, call: Call) -> Answer:
+        return 200, {key: get(getattr(cloud, table), call.path["id"], key.title())}
+
+    path = f"{prefix}/{table}"
+    return [("GET", path, list_handler(table)), ("GET", f"{path}/{{id}}", show)]
 
 
 def list_handler(table: str) -> Handler:
