@@ -16,6 +16,7 @@ import importlib.util
 import re
 import ssl
 from collections.abc import AsyncIterator, Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, quote, urlsplit
 
@@ -108,7 +109,7 @@ def parse_refusal(body: bytes) -> rest.Refusal:
 def _canonical_code(code: str, text: str) -> str:
     if "quota" in text.lower():
         return "quota"
-    if "immutable" in text:
+    if "immutable and cannot be updated" in text:
         return "immutable"
     if _ABSENT.search(text) and not text.startswith(NO_ROUTE):
         return "not_found"  # the client believes it only with status 404
@@ -143,13 +144,10 @@ class Keystone(rest.RenewedToken):
 
     async def request_token(self) -> tuple[str, float]:
         """Return a new token and its lifetime: one request, in a thread."""
-        granted = await cloud.blocking(_authenticate, self._settings, self._timeout_s)
-        token, issued, expires = granted.auth_token, granted.issued, granted.expires
-        if not (token and issued and expires):
-            raise cloud.Unknown(f"Keystone at {self._settings.auth_url}: response without a token")
-        self._access = granted
-        # Not from our own clock, which may differ from that of Keystone.
-        return token, (expires - issued).total_seconds()
+        self._access, lifetime = await cloud.blocking(
+            _authenticate, self._settings, self._timeout_s
+        )
+        return self._access.auth_token or "", lifetime.total_seconds()
 
     async def endpoint(self, service: str) -> str:
         """Return the URL of a service, such as `compute`, without trailing slashes.
@@ -187,8 +185,8 @@ class Keystone(rest.RenewedToken):
         return self._access.project_id or ""
 
 
-def _authenticate(settings: config.Global, timeout_s: float) -> access.AccessInfoV3:
-    """Request a token; called in a thread."""
+def _authenticate(settings: config.Global, timeout_s: float) -> tuple[access.AccessInfo, timedelta]:
+    """Request a token, and return it with its lifetime; called in a thread."""
     from keystoneauth1 import exceptions, session
 
     paths = ssl.get_default_verify_paths()  # those of all other requests
@@ -202,7 +200,11 @@ def _authenticate(settings: config.Global, timeout_s: float) -> access.AccessInf
     )
     where = f"Keystone at {settings.auth_url}"
     try:
-        return _plugin(settings).get_auth_ref(http)
+        granted = _plugin(settings).get_auth_ref(http)
+        if granted.expires is None or granted.issued is None:
+            raise ValueError("no times")
+        # Not from our own clock, which may differ from that of Keystone.
+        return granted, granted.expires - granted.issued
     except exceptions.HttpError as error:
         raise _token_error(where, error) from error
     except exceptions.ConnectTimeout as error:
@@ -225,7 +227,7 @@ def _token_error(where: str, error: Any) -> cloud.CloudError:
         return cloud.Unauthenticated(f"{text}; correct auth-url or the credentials")
     kind = rest.STATUSES.get(status, cloud.Unavailable if status >= 500 else cloud.Unknown)
     if issubclass(kind, cloud.RetryAfter):
-        return kind(text, seconds=max(rest.RETRY_AFTER_S, getattr(error, "retry_after", 0)))
+        return kind(text, seconds=max(rest.RETRY_AFTER_S, getattr(error, "retry_after", 0) or 0))
     return kind(text)
 
 

@@ -88,8 +88,9 @@ class Nova:
         Raises:
             FailedPrecondition: several servers have the name.
         """
-        # The filter is a regular expression of the database.
-        servers, _ = await self.servers({"name": f"^{re.escape(name)}$"})
+        # The filter is a regular expression of the database, whose escapes are few.
+        pattern = re.sub(r"[^A-Za-z0-9-]", r"\\\g<0>", name)
+        servers, _ = await self.servers({"name": f"^{pattern}$"})
         matching = [server for server in servers if server.name == name]
         if len(matching) > 1:
             ids = ", ".join(sorted(server.id for server in matching))

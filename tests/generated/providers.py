@@ -9,6 +9,7 @@ from ccm.cloud.errors import CODES, POLICY
 from ccm.cloud.settings import markdown
 from providers.hcloud import config as hcloud
 from providers.hcloud.service_annotations import table as hcloud_table
+from providers.openstack import config as openstack
 from providers.stackit import config as stackit
 from providers.stackit import refusals
 from providers.stackit.service_annotations import table as stackit_table
@@ -19,9 +20,12 @@ def files() -> Iterator[tuple[Path, str]]:
     """Yield path and content of each file."""
     variables = f"## Environment\n\n{markdown(stackit.Variables)}"
     settings = f"## Cloud config\n\n{markdown(stackit.Config)}\n\n{variables}"
+    more = f"## Environment\n\n{markdown(openstack.Variables)}"
+    settings_of_openstack = f"## Cloud config\n\n{markdown(openstack.Config)}\n\n{more}"
     texts = {
         "hcloud/ANNOTATIONS.md": ("Service annotations of the Hetzner Cloud", hcloud_table()),
         "hcloud/SETTINGS.md": ("Settings of the Hetzner Cloud", markdown(hcloud.Config)),
+        "openstack/SETTINGS.md": ("Settings of OpenStack", settings_of_openstack),
         "stackit/ANNOTATIONS.md": ("Service annotations of STACKIT", stackit_table()),
         "stackit/SETTINGS.md": ("Settings of STACKIT", settings),
         "stackit/ERRORS.md": ("Errors of STACKIT", _errors()),
