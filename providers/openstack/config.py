@@ -177,7 +177,7 @@ class Global(cloud.Settings, frozen=True, kw_only=True, rename=_key):
                     "tenant_name" in given and "tenant_id" not in given and not project_domains
                 ),
             }
-        return [text for text, is_fault in faults.items() if is_fault]
+        return [f"Global.{text}" for text, is_fault in faults.items() if is_fault]
 
 
 class Networking(cloud.Settings, frozen=True, kw_only=True, rename=_key):
@@ -449,8 +449,8 @@ _FOLDERS = (".", "{HOME}/.config/openstack", "/etc/openstack")
 def _openrc(environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings in the variables of an openrc file, such as OS_AUTH_URL."""
     names = {**_AUTH, **_PLACE, "insecure": "tls-insecure"}
-    given = {key: environ.get(f"OS_{name.upper()}", "") for name, key in names.items()}
-    return {key: text for key, text in given.items() if text}
+    given = {name: environ.get(f"OS_{name.upper()}") for name in names}
+    return {names[name]: text for name, text in given.items() if text}
 
 
 def _read_clouds(

@@ -188,7 +188,7 @@ WRONG = [
     ("LoadBalancer", "network-id", f"{ID} {ID}", "must be a UUID"),
     ("LoadBalancer", "flavor-id", "large", "must be a UUID"),
     ("LoadBalancer", "lb-version", "v1", "must be one of v2"),
-    ("LoadBalancer", "lb-method", "round_robin", "must be one of ROUND_ROBIN, LEAST_"),
+    ("LoadBalancer", "lb-method", "round_robin", "must be one of LEAST_CONNECTIONS, ROUND_"),
     ("LoadBalancer", "container-store", "vault", "must be one of barbican, external"),
     ("LoadBalancer", "monitor-delay", "5", "must be a duration"),
     ("LoadBalancer", "monitor-timeout", "-3s", "must be a duration above zero"),

@@ -187,15 +187,16 @@ async def test_route_outside_of_the_pod_ranges_is_not_deleted(harness: OpenStack
 
 @pytest.mark.parametrize("what", ["create", "delete"])
 @pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("applied", [False, True])
 async def test_a_kill_at_each_write_leaves_no_address_pair(
-    harness: OpenStackHarness, what: str, number: int
+    harness: OpenStackHarness, what: str, number: int, applied: bool
 ) -> None:
     """The controller repeats only what the listing shows: a missing or a superfluous route."""
     (one,) = await harness.nodes(1)
     routes: Any = harness.project.routes
     if what == "delete":
         await created(routes, one, CIDR)
-    fault = Fault(operation=harness.any_write, skip=number - 1, kind="drop")
+    fault = Fault(operation=harness.any_write, skip=number - 1, kind="drop", applied=applied)
     await harness.fail(fault)
     with pytest.raises(cloud.Unavailable):
         await (created(routes, one, CIDR) if what == "create" else delete_all(harness))

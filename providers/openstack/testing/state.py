@@ -223,8 +223,6 @@ def _has(thing: Resource, name: str, text: str) -> bool:
         return any(entry.get(key) == wanted for entry in thing["fixed_ips"])
     if name == "tags":
         return set(text.split(",")) <= set(thing.get("tags") or ())
-    if name in ("project_id", "tenant_id"):
-        return text == PROJECT
     value = thing.get(name)
     return str(value) == text or (isinstance(value, bool) and str(value).lower() == text.lower())
 
