@@ -59,7 +59,7 @@ async def test_other_provider_ids_are_refused_without_a_call(
         with pytest.raises(cloud.InvalidArgument, match=provider_id):
             await ask(node("n", provider_id=provider_id))
 
-    assert harness.service.requests == 0
+    assert harness.service.calls.total() == 0
 
 
 async def test_regional_provider_ids_are_written_on_request(harness: OpenStackHarness) -> None:
@@ -260,7 +260,7 @@ async def test_a_start_with_100_nodes_takes_three_calls(harness: OpenStackHarnes
     listing = await harness.project.inventory.list_instances()
 
     assert (len(listing.instances), listing.requests) == (100, 2)
-    assert harness.service.requests == 3, "with the token"
+    assert harness.service.calls.total() == 3, "with the token"
 
 
 async def test_a_single_node_takes_two_calls(harness: OpenStackHarness) -> None:

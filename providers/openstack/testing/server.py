@@ -62,8 +62,8 @@ class Service(fake_api.FakeApi):
 
     @property
     def requests(self) -> int:
-        """Number of calls, token requests included."""
-        return self.calls.total()
+        """Number of calls without token requests."""
+        return self.calls.total() - self.calls[f"POST {TOKENS}"]
 
     def _grant(self, request: web.Request, order: Any) -> tuple[int, Any]:
         url = f"{request.scheme}://{request.host}"

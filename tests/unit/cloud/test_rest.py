@@ -442,3 +442,62 @@ async def test_redirect_is_not_followed(server: proxy.Server, client: RestClient
     with pytest.raises(errors.Unknown, match="HTTP 307"):
         await client.request("GET", "/items")
     assert len(server.seen) == 1, "the credentials are not sent to another host"
+
+
+class Minted(rest.RenewedToken):
+    """Tokens that are numbered, and live for 100 s."""
+
+    def __init__(self) -> None:
+        super().__init__("Bearer")
+        self.issued = 0
+        self.is_broken = False
+
+    async def request_token(self) -> tuple[str, float]:
+        await asyncio.sleep(0)
+        if self.is_broken:
+            raise errors.Unavailable("no tokens today")
+        self.issued += 1
+        return f"token-{self.issued}", 100.0
+
+
+@pytest.mark.virtual_time
+async def test_token_is_renewed_once_shortly_before_it_expires() -> None:
+    tokens = Minted()
+    seen: list[str] = []
+
+    async def use(_: int) -> None:
+        seen.append(await tokens.header())
+
+    await tasks.run_bounded(range(5), use, limit=5, name="use")
+    await asyncio.sleep(49)
+    await use(0)
+    await asyncio.sleep(1)
+    await tasks.run_bounded(range(5), use, limit=5, name="use")
+
+    assert seen == ["Bearer token-1"] * 6 + ["Bearer token-2"] * 5
+
+
+@pytest.mark.virtual_time
+async def test_failed_renewal_counts_only_once_the_token_has_expired() -> None:
+    tokens = Minted()
+    await tokens.header()
+    tokens.is_broken = True
+    await asyncio.sleep(98)
+    assert await tokens.header() == "Bearer token-1"
+    await asyncio.sleep(1.5)
+
+    with pytest.raises(errors.Unavailable, match="no tokens today"):
+        await tokens.header()
+
+
+@pytest.mark.virtual_time
+async def test_refused_token_is_renewed_unless_it_is_new() -> None:
+    tokens = Minted()
+    first = await tokens.header()
+    assert not tokens.refused(first)
+    await asyncio.sleep(rest.MIN_RENEW_AGE_S)
+    assert tokens.refused(first)
+
+    assert await tokens.header() == "Bearer token-2"
+    assert tokens.refused(first), "another call has renewed it"
+    assert tokens.issued == 2

@@ -10,8 +10,10 @@ import pytest
 
 from ccm import cloud
 from ccm.cloud import Cloud, InvalidArgument, Limits, parse_provider_id
+from ccm.cloud.helpers import is_label_value, is_pod_cidr, sanitize_label_value
 from ccm.cloud.lookup import NodeOwnership
 from ccm.model import Node
+from ccm.model.cidr import parse_ranges
 from ccm.runtime import object_status
 from ccm.testing.builders import node
 
@@ -134,3 +136,36 @@ def test_sdk_objects_encode_with_api_names_and_without_defaults() -> None:
     assert msgspec.json.encode(msgspec.json.decode(null, type=cloud.Service)) == (
         b'{"metadata":{"name":"web"},"spec":{}}'
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("m1.small", "m1.small"),
+        ("", ""),
+        ("_az 1 (old)_", "az-1-old"),
+        ("ä", ""),
+        ("a" * 62 + "- b", "a" * 62),
+    ],
+)
+def test_any_text_becomes_a_label_value(text: str, value: str) -> None:
+    found = sanitize_label_value(text)
+
+    assert (found, is_label_value(found)) == (value, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_inside"),
+    [
+        ("10.244.3.0/24", True),
+        ("10.244.0.0/16", True),
+        ("10.0.0.0/8", False),
+        ("10.245.0.0/24", False),
+        ("fd00:1::/64", True),
+        ("fd00:2::/64", False),
+        ("no CIDR", False),
+    ],
+)
+def test_only_cidrs_inside_the_pod_ranges_are_pod_cidrs(text: str, is_inside: bool) -> None:
+    assert is_pod_cidr(text, parse_ranges("10.244.0.0/16,fd00:1::/48")) is is_inside
+    assert is_pod_cidr(text, ())
