@@ -50,11 +50,8 @@ def new_port(
 def _free_address(cloud: Cloud, subnet_id: str) -> str:
     used = {entry["ip_address"] for port in cloud.ports.values() for entry in port["fixed_ips"]}
     hosts = ip_network(cloud.subnets[subnet_id]["cidr"])
-    for number in range(10, hosts.num_addresses - 1):
-        if str(hosts[number]) not in used:
-            return str(hosts[number])
-    text = f"No more IP addresses available on network {cloud.subnets[subnet_id]['network_id']}."
-    raise ApiError("IpAddressGenerationFailure", text, status=409)
+    numbers = range(10, hosts.num_addresses - 1)
+    return next(str(hosts[number]) for number in numbers if str(hosts[number]) not in used)
 
 
 def new_router(cloud: Cloud, name: str, subnets: Sequence[str]) -> Resource:
