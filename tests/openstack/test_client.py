@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -262,9 +262,13 @@ async def test_errors_of_services_have_the_class_of_their_meaning(
         await found.extensions()
         harness.service.script.add(structs.replace(fault, operation=ANY_CALL))
 
-        for call in (lambda: found.router("r"), lambda: nova.Nova(api).servers()):
+        calls: list[Callable[[], Awaitable[object]]] = [
+            lambda: found.router("r"),
+            lambda: nova.Nova(api).servers(),
+        ]
+        for call in calls:
             with pytest.raises(kind, match=told):
-                await call()  # type: ignore[no-untyped-call]
+                await call()
         harness.service.heal()
 
 
