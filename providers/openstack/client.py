@@ -15,6 +15,7 @@ import functools
 import importlib.util
 import re
 import ssl
+import warnings
 from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -189,6 +190,9 @@ def _authenticate(settings: config.Global, timeout_s: float) -> tuple[access.Acc
     """Request a token, and return it with its lifetime; called in a thread."""
     from keystoneauth1 import exceptions, session
 
+    if settings.tls_insecure:
+        # The setting says so already; each token would print a warning.
+        warnings.filterwarnings("ignore", "Unverified HTTPS request")
     paths = ssl.get_default_verify_paths()  # those of all other requests
     http = session.Session(
         verify=not settings.tls_insecure

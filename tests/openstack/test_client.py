@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,7 +18,9 @@ from ccm.cloud import rest
 from ccm.testing.fake_api import Fault
 from providers.openstack import client, config, neutron, nova
 from providers.openstack.testing import compute, identity, server
+from tests import pki
 from tests.openstack.harness import ANY_CALL, OpenStackHarness
+from tests.unit.kube import proxy
 
 
 def settings(harness: OpenStackHarness, **changed: Any) -> config.Global:
@@ -148,6 +152,34 @@ async def test_errors_of_keystone_have_the_class_of_their_status(
 
     with pytest.raises(kind, match="Keystone at "):
         await nova.Nova(api).servers()
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind", "told"),
+    [
+        ({}, cloud.Unavailable, "no response: .*certificate"),
+        ({"ca_file": "cloud.crt"}, cloud.Unknown, "malformed response"),
+        ({"tls_insecure": True}, cloud.Unknown, "malformed response"),
+    ],
+)
+async def test_tokens_are_requested_over_trusted_connections(
+    harness: OpenStackHarness,
+    tmp_path: Path,
+    changed: dict[str, Any],
+    kind: type[cloud.CloudError],
+    told: str,
+) -> None:
+    """The server answers every request with an empty object."""
+    files = pki.Authority(tmp_path, "cloud").server("127.0.0.1")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.chain, files.key)
+    if "ca_file" in changed:
+        changed = {"ca_file": str(tmp_path / changed["ca_file"])}
+    async with proxy.serve(context) as tls:
+        given = settings(harness, auth_url=tls.url, **changed)
+        async with client.open_client(given) as api:
+            with pytest.raises(kind, match=told):
+                await api.keystone.header()
 
 
 async def test_service_missing_from_the_catalogue_is_named(harness: OpenStackHarness) -> None:

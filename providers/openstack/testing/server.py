@@ -16,6 +16,8 @@ from .state import MESSAGES, ApiError, Call, Cloud, Handler, Operation, Settings
 
 TOKENS = "/identity/v3/auth/tokens"
 
+TOKEN = web.RequestKey("token", str)
+
 SERVICES: Mapping[str, Sequence[Operation]] = {
     "compute": compute.CALLS,
     "network": network.CALLS,
@@ -68,7 +70,7 @@ class Service(fake_api.FakeApi):
     def _grant(self, request: web.Request, order: Any) -> tuple[int, Any]:
         url = f"{request.scheme}://{request.host}"
         try:
-            return self.identity.grant(request["token"], url, order or {})
+            return self.identity.grant(request[TOKEN], url, order or {})
         except ApiError as error:
             raise error.shape("identity") from error
 
@@ -106,8 +108,8 @@ class Service(fake_api.FakeApi):
         """Return a new token for a request for one; `Identity.grant` makes it valid."""
         if request.path != TOKENS:
             return {}
-        request["token"] = secrets.token_urlsafe(32)
-        return {"X-Subject-Token": request["token"]}
+        request[TOKEN] = secrets.token_urlsafe(32)
+        return {"X-Subject-Token": request[TOKEN]}
 
     async def _break(self, request: web.Request, fault: fake_api.Fault) -> web.Response:
         try:
