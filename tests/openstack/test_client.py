@@ -169,13 +169,13 @@ async def test_tokens_are_requested_over_trusted_connections(
     kind: type[cloud.CloudError],
     told: str,
 ) -> None:
-    """The server answers every request with an empty object."""
     files = pki.Authority(tmp_path, "cloud").server("127.0.0.1")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(files.chain, files.key)
     if "ca_file" in changed:
         changed = {"ca_file": str(tmp_path / changed["ca_file"])}
     async with proxy.serve(context) as tls:
+        tls.will(proxy.says({}, Connection="close"))  # so that no side waits for the other's end
         given = settings(harness, auth_url=tls.url, **changed)
         async with client.open_client(given) as api:
             with pytest.raises(kind, match=told):
