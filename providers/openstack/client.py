@@ -145,10 +145,9 @@ class Keystone(rest.RenewedToken):
 
     async def request_token(self) -> tuple[str, float]:
         """Return a new token and its lifetime: one request, in a thread."""
-        self._access, lifetime = await cloud.blocking(
-            _authenticate, self._settings, self._timeout_s
-        )
-        return self._access.auth_token or "", lifetime.total_seconds()
+        granted, life = await cloud.blocking(_authenticate, self._settings, self._timeout_s)
+        self._access = granted
+        return granted.auth_token or "", life.total_seconds()
 
     async def endpoint(self, service: str) -> str:
         """Return the URL of a service, such as `compute`, without trailing slashes.
