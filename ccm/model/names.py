@@ -39,6 +39,9 @@ ANNOTATION_SOURCE_RANGES = "service.beta.kubernetes.io/load-balancer-source-rang
 """On a Service: comma-separated CIDRs of allowed clients; `spec.loadBalancerSourceRanges` takes
 precedence."""
 
+ANNOTATION_OPENSTACK_INTERNAL = "service.beta.kubernetes.io/openstack-internal-load-balancer"
+"""On a Service in OpenStack: the load balancer gets no floating IP."""
+
 CONDITION_NETWORK_UNAVAILABLE = "NetworkUnavailable"
 """On a node: True while the network has no route to the node's Pods."""
 

@@ -16,14 +16,28 @@ from collections.abc import AsyncIterator
 
 from ccm import cloud
 
-from . import client, config, instances, neutron, nova, routes
+from . import (
+    balancers,
+    client,
+    config,
+    instances,
+    neutron,
+    nova,
+    routes,
+    service_annotations,
+)
 
 ROUTES = 10
 """Maximum concurrent route changes; each locks the router in the database of Neutron."""
 
 
 @cloud.provider(
-    sdk="2.0", config=config.Config, form="INI", offers=("instances", "inventory", "routes")
+    sdk="2.0",
+    config=config.Config,
+    form="INI",
+    offers=("instances", "inventory", "load_balancer", "routes"),
+    service_annotations=service_annotations.RELEVANT,
+    service_annotation_schema=service_annotations.SCHEMA,
 )
 async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
     """Open the provider without sending a request.
@@ -45,8 +59,14 @@ async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
             name=instances.SCHEME,
             instances=servers,
             inventory=servers,
+            load_balancer=balancers.OpenStackBalancers(api, settings, context)
+            if settings.load_balancer.enabled
+            else None,
             routes=router,
             set_informers=router.set_informers if router else None,
             limits=cloud.Limits(concurrent_routes=ROUTES),
+            service_annotations=service_annotations.RELEVANT,
+            service_annotation_schema=service_annotations.SCHEMA,
+            always_ensure_deleted=True,  # a floating IP or security group may be left
             has_cluster_id=True,  # load balancers are named after it; a router has one cluster
         )

@@ -53,6 +53,7 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
     allowed_address_pairs: tuple[AddressPair, ...] = ()
     port_security_enabled: bool = True
     security_groups: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
     revision_number: int | None = None
     trunk_details: TrunkDetails | None = None
 

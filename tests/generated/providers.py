@@ -10,6 +10,7 @@ from ccm.cloud.settings import markdown
 from providers.hcloud import config as hcloud
 from providers.hcloud.service_annotations import table as hcloud_table
 from providers.openstack import config as openstack
+from providers.openstack.service_annotations import table as openstack_table
 from providers.stackit import config as stackit
 from providers.stackit import refusals
 from providers.stackit.service_annotations import table as stackit_table
@@ -25,6 +26,7 @@ def files() -> Iterator[tuple[Path, str]]:
     texts = {
         "hcloud/ANNOTATIONS.md": ("Service annotations of the Hetzner Cloud", hcloud_table()),
         "hcloud/SETTINGS.md": ("Settings of the Hetzner Cloud", markdown(hcloud.Config)),
+        "openstack/ANNOTATIONS.md": ("Service annotations of OpenStack", openstack_table()),
         "openstack/SETTINGS.md": ("Settings of OpenStack", settings_of_openstack),
         "stackit/ANNOTATIONS.md": ("Service annotations of STACKIT", stackit_table()),
         "stackit/SETTINGS.md": ("Settings of STACKIT", settings),

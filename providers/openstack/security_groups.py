@@ -1,0 +1,196 @@
+"""Security groups that open the node ports of a Service for its load balancer.
+
+Each Service has one group, which is added to the ports of its nodes. A port also gets a tag with
+the ID of the group, by which openstack-cloud-controller-manager finds the port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ccm import cloud
+
+from . import client, neutron
+
+PATH, RULES = "/v2.0/security-groups", "/v2.0/security-group-rules"
+
+RuleKey = tuple[str, str, int | None, int | None, str]
+"""Ethertype, protocol, first and last port, and source of a rule."""
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """Rule of a security group."""
+
+    id: str = ""
+    direction: str
+    ethertype: str = "IPv4"
+    protocol: str | None = None
+    port_range_min: int | None = None
+    port_range_max: int | None = None
+    remote_ip_prefix: str | None = None
+
+    @property
+    def key(self) -> RuleKey:
+        """Properties by which rules are compared."""
+        ports = (self.port_range_min, self.port_range_max)
+        return (self.ethertype, self.protocol or "", *ports, self.remote_ip_prefix or "")
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """Security group with its rules."""
+
+    id: str
+    name: str = ""
+    description: str | None = None
+    security_group_rules: tuple[Rule, ...] = ()
+
+
+_NAME = re.compile(r"lb-sg-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}-(.+)")
+"""Name of a group: UID, and namespace and name of the Service."""
+
+
+def group_name(service: cloud.Service) -> str:
+    """Return the name of a Service's group, as in the Go manager: never change it."""
+    return f"lb-sg-{service.uid}-{service.namespace}-{service.name}"[:255]
+
+
+def wanted_rules(
+    ports: Iterable[tuple[str, int]], sources: Collection[str]
+) -> dict[RuleKey, Mapping[str, Any]]:
+    """Return the rules that open the ports, given as protocol and number, for some CIDRs."""
+    rules: dict[RuleKey, Mapping[str, Any]] = {}
+    for protocol, number in ports:
+        for source in sources:
+            family = "IPv6" if ":" in source else "IPv4"
+            rules[(family, protocol.lower(), number, number, source)] = {
+                "direction": "ingress",
+                "ethertype": family,
+                "protocol": protocol.lower(),
+                "port_range_min": number,
+                "port_range_max": number,
+                "remote_ip_prefix": source,
+            }
+    return rules
+
+
+class SecurityGroups:
+    """Security groups of the Services of one cluster."""
+
+    def __init__(self, api: client.Client, context: cloud.Context) -> None:
+        self._api = api.network
+        self._neutron = neutron.Neutron(api)
+        self._context = context
+        # Groups of a port are read and replaced, so that Services would undo each other's changes.
+        self._lock = asyncio.Lock()
+
+    async def ensure(
+        self,
+        service: cloud.Service,
+        ports: Iterable[tuple[str, int]],
+        sources: Collection[str],
+        servers: Sequence[str],
+    ) -> None:
+        """Make a Service's group open some ports of some servers; create it if necessary.
+
+        Sends three requests, and one or more for each change. Ports without port security are left
+        out, because they can have no group.
+        """
+        group = await self._find(group_name(service))
+        if group is None:
+            group = await self._create(service)
+        await self._ensure_rules(group, wanted_rules(ports, sources))
+        async with self._lock:
+            listed, _ = await self._neutron.ports_of("device_id", servers)
+            members = {port.id: port for port in listed if port.port_security_enabled}
+            for port in await self._holders(group.id):
+                if port.id not in members:
+                    await self._set_groups(port, group.id, add=False)
+            for port in members.values():
+                if group.id not in port.security_groups:
+                    await self._set_groups(port, group.id, add=True)
+
+    async def remove(self, name: str) -> None:
+        """Remove a group from all ports and delete it; send one request if it does not exist."""
+        group = await self._find(name)
+        if group is None:
+            return
+        async with self._lock:
+            for port in await self._holders(group.id):
+                await self._set_groups(port, group.id, add=False)
+        with contextlib.suppress(cloud.NotFound):
+            await self._api.delete(f"{PATH}/{group.id}")
+
+    async def services(self) -> frozenset[str]:
+        """Return namespace and name, joined by a dash, of all Services with a group."""
+        listed, _ = await self._api.list_all(PATH, "security_groups", Group)
+        matches = (_NAME.fullmatch(group.name) for group in listed)
+        return frozenset(match[1] for match in matches if match)
+
+    async def remove_of(self, namespace: str, name: str) -> None:
+        """Remove the groups of a Service whose UID is unknown: one request to list all groups."""
+        listed, _ = await self._api.list_all(PATH, "security_groups", Group)
+        for group in listed:
+            match = _NAME.fullmatch(group.name)
+            # Different Services may have the same text here, but not in the description.
+            is_named = match is not None and match[1] == f"{namespace}-{name}"
+            if is_named and f" {namespace}/{name} " in str(group.description):
+                await self.remove(group.name)
+
+    async def _find(self, name: str) -> Group | None:
+        groups, _ = await self._api.list_all(PATH, "security_groups", Group, query={"name": name})
+        if len(groups) > 1:
+            ids = ", ".join(group.id for group in groups)
+            raise cloud.FailedPrecondition(
+                f"security groups {ids} have the same name {name}; delete all but one"
+            )
+        return groups[0] if groups else None
+
+    async def _create(self, service: cloud.Service) -> Group:
+        cluster = self._context.cluster_name
+        order = {
+            "name": group_name(service),
+            "description": f"Security Group for {service.key} Service LoadBalancer in cluster "
+            f"{cluster}",
+        }
+        async with self._context.journal.part("securitygroup", group_name(service)) as part:
+            group = await self._api.send("POST", PATH, "security_group", order, Group)
+            part.created(group.id)
+        return group
+
+    async def _ensure_rules(
+        self, group: Group, wanted: Mapping[RuleKey, Mapping[str, Any]]
+    ) -> None:
+        held = {r.key: r.id for r in group.security_group_rules if r.direction == "ingress"}
+        if missing := [rule for key, rule in wanted.items() if key not in held]:
+            order = [{"security_group_id": group.id, **rule} for rule in missing]
+            await self._api.call("POST", RULES, {"security_group_rules": order})
+        for key in held.keys() - wanted.keys():
+            with contextlib.suppress(cloud.NotFound):
+                await self._api.delete(f"{RULES}/{held[key]}")
+
+    async def _holders(self, group_id: str) -> list[neutron.Port]:
+        """Return the ports that have a group."""
+        # An old Neutron ignores the filter and lists all ports.
+        listed, _ = await self._neutron.ports({"security_groups": group_id})
+        return [port for port in listed if group_id in port.security_groups]
+
+    async def _set_groups(self, port: neutron.Port, group_id: str, *, add: bool) -> None:
+        """Add a group to a port, or remove it; and the tag.
+
+        The tag goes first: an interrupted change is found by the group and repeated.
+        """
+        groups = [entry for entry in port.security_groups if entry != group_id]
+        tags = [tag for tag in port.tags if tag != group_id]
+        more = [group_id] if add else []
+        path = f"/v2.0/ports/{port.id}"
+        with contextlib.suppress(cloud.NotFound):  # the server was deleted
+            if (group_id in port.tags) is not add:
+                await self._api.call("PUT", f"{path}/tags", {"tags": [*tags, *more]})
+            order = {"security_groups": [*groups, *more]}
+            await self._api.send("PUT", path, "port", order, neutron.Port)
