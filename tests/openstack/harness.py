@@ -12,6 +12,7 @@ from ccm.testing.contract import Made
 from providers import openstack
 from providers.openstack.testing import compute, identity, network, server
 from providers.openstack.testing.state import REGION
+from tests.openstack.balancing import BalancerHooks
 from tests.support import vendor
 from tests.support.vendor import VendorHarness
 
@@ -21,7 +22,7 @@ ANY_CALL = "* /[!i]*"
 FLAVOR, ZONE, NETWORK = "m1.small", "az1", "nodes"
 
 
-class OpenStackHarness(VendorHarness):
+class OpenStackHarness(BalancerHooks, VendorHarness):
     """A project with a network of two IP families, a router and an external network.
 
     Attributes:
@@ -68,6 +69,7 @@ class OpenStackHarness(VendorHarness):
                 "region": REGION,
             },
             "Route": {"router-id": self.router["id"]},
+            "LoadBalancer": {"subnet-id": self.network["subnets"][0]},
         }
         for name, more in self.extra.items():
             sections[name] = {**sections.get(name, {}), **more}

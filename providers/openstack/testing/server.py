@@ -11,7 +11,7 @@ from aiohttp import web
 from ccm.testing import fake_api
 from ccm.testing.fake_api import Endpoint, Witness
 
-from . import compute, identity, network
+from . import balancers, compute, floating, identity, network
 from .state import MESSAGES, ApiError, Call, Cloud, Handler, Operation, Settings
 
 TOKENS = "/identity/v3/auth/tokens"
@@ -20,7 +20,8 @@ TOKEN = web.RequestKey("token", str)
 
 SERVICES: Mapping[str, Sequence[Operation]] = {
     "compute": compute.CALLS,
-    "network": network.CALLS,
+    "network": [*network.CALLS, *floating.CALLS],
+    "load-balancer": balancers.CALLS,
 }
 """Service type -> operations. The name of an operation begins with the service type: `GET
 /network/v2.0/ports`."""
@@ -134,7 +135,7 @@ class Service(fake_api.FakeApi):
             answer,
             of_server="OS-EXT-STS:vm_state",
             status="HIBERNATING",
-            mappings=("addresses", "metadata"),
+            mappings=("addresses", "insert_headers", "metadata"),
         )
 
 

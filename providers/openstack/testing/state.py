@@ -44,6 +44,13 @@ class Settings:
         power_s: time until a server is started or stopped.
         router_routes: maximum number of extra routes of a router.
         services: service types in the catalogue.
+        balancer_s: time until a new load balancer is ACTIVE.
+        balancer_change_s: time until a changed load balancer is ACTIVE.
+        balancer_removal_s: time until a load balancer is deleted.
+        balancers: maximum number of load balancers.
+        floating_ips: maximum number of floating IPs.
+        octavia_minor: minor version of Octavia's API.
+        protocols: protocols of listeners.
     """
 
     latency_s: float = 0.0
@@ -54,6 +61,13 @@ class Settings:
     power_s: float = 0.0
     router_routes: int = 30
     services: tuple[str, ...] = ("compute", "network", "load-balancer", "image", "block-storage")
+    balancer_s: float = 0.0
+    balancer_change_s: float = 0.0
+    balancer_removal_s: float = 0.0
+    balancers: int = 1000
+    floating_ips: int = 1000
+    octavia_minor: int = 27
+    protocols: tuple[str, ...] = ("HTTP", "TCP", "TERMINATED_HTTPS", "UDP")
 
 
 Resource = dict[str, Any]
@@ -124,6 +138,16 @@ class Cloud:
         self.subnets: dict[str, Resource] = {}
         self.ports: dict[str, Resource] = {}
         self.routers: dict[str, Resource] = {}
+        self.floating_ips: dict[str, Resource] = {}
+        self.security_groups: dict[str, Resource] = {}
+        self.balancers: dict[str, Resource] = {}
+        self.listeners: dict[str, Resource] = {}
+        self.pools: dict[str, Resource] = {}
+        self.monitors: dict[str, Resource] = {}
+        self.members: dict[str, list[Resource]] = {}
+        """ID of a pool -> its members."""
+        self.protected: set[str] = set()
+        """IDs of load balancers whose deletion is refused."""
         self._ids = itertools.count(1)
         self._pending: list[tuple[float, int, Callable[[], None]]] = []
 
@@ -194,10 +218,13 @@ def readable(table: str, key: str, *, prefix: str) -> list[Operation]:
     return [("GET", path, list_handler(table)), ("GET", f"{path}/{{id}}", show)]
 
 
-def list_handler(table: str) -> Handler:
-    """Return a handler that lists the resources of a kind that match the query."""
+def list_handler(table: str, key: str = "") -> Handler:
+    """Return a handler that lists the resources of a kind that match the query.
+
+    `key` is the name of the listing in the answer, unless it is that of the table.
+    """
     return lambda cloud, call: listing(
-        cloud, call, table, filtered(getattr(cloud, table).values(), call.query)
+        cloud, call, key or table, filtered(getattr(cloud, table).values(), call.query)
     )
 
 
@@ -224,6 +251,8 @@ def _has(thing: Resource, name: str, text: str) -> bool:
     if name == "tags":
         return set(text.split(",")) <= set(thing.get("tags") or ())
     value = thing.get(name)
+    if isinstance(value, list):
+        return text in value
     return str(value) == text or (isinstance(value, bool) and str(value).lower() == text.lower())
 
 

@@ -1,0 +1,161 @@
+"""Handlers of Neutron for load balancers: floating IPs, security groups, and tags of ports."""
+
+from __future__ import annotations
+
+from ipaddress import ip_network
+
+from . import state
+from .state import Answer, ApiError, Call, Cloud, Operation, Resource
+
+
+def new_floating_ip(
+    cloud: Cloud,
+    network_id: str,
+    *,
+    address: str = "",
+    subnet_id: str = "",
+    port_id: str | None = None,
+    description: str = "",
+) -> Resource:
+    """Create a floating IP in an external network."""
+    network = state.get(cloud.networks, network_id, "Network")
+    if not network["router:external"]:
+        text = f"Bad floatingip request: Network {network_id} is not a valid external network."
+        raise ApiError("BadRequest", text, status=400)
+    if len(cloud.floating_ips) >= cloud.settings.floating_ips:
+        raise ApiError("OverQuota", "Quota exceeded for resources: ['floatingip'].", status=409)
+    _check_port(cloud, port_id)
+    return cloud.new(
+        "floating_ips",
+        "",
+        floating_network_id=network_id,
+        floating_ip_address=address or _free_address(cloud, network, subnet_id),
+        port_id=port_id,
+        description=description,
+    )
+
+
+def _free_address(cloud: Cloud, network: Resource, subnet_id: str) -> str:
+    used = {entry["floating_ip_address"] for entry in cloud.floating_ips.values()}
+    for subnet in [subnet_id] if subnet_id else network["subnets"]:
+        hosts = ip_network(state.get(cloud.subnets, subnet, "Subnet")["cidr"])
+        for position in range(10, hosts.num_addresses - 1):
+            if str(hosts[position]) not in used and hosts.version == 4:
+                return str(hosts[position])
+    text = f"Unable to find any IP address on external network {network['id']}."
+    raise ApiError("ExternalIpAddressExhausted", text, status=400)
+
+
+def _check_port(cloud: Cloud, port_id: str | None) -> None:
+    if port_id is None:
+        return
+    state.get(cloud.ports, port_id, "Port")
+    if any(entry["port_id"] == port_id for entry in cloud.floating_ips.values()):
+        text = f"Cannot associate floating IP with port {port_id}: it already has a floating IP"
+        raise ApiError("FloatingIPPortAlreadyAssociated", text, status=409)
+
+
+def create_floating_ip(cloud: Cloud, call: Call) -> Answer:
+    """Create a floating IP."""
+    order = call.body["floatingip"]
+    entry = new_floating_ip(
+        cloud,
+        order["floating_network_id"],
+        address=order.get("floating_ip_address", ""),
+        subnet_id=order.get("subnet_id", ""),
+        port_id=order.get("port_id"),
+        description=order.get("description", ""),
+    )
+    return 201, {"floatingip": entry}
+
+
+def change_floating_ip(cloud: Cloud, call: Call) -> Answer:
+    """Associate a floating IP with a port, or with none."""
+    entry = state.get(cloud.floating_ips, call.path["id"], "FloatingIP")
+    order = call.body["floatingip"]
+    if order.get("port_id") != entry["port_id"]:
+        _check_port(cloud, order.get("port_id"))
+    entry.update(order)
+    return 200, {"floatingip": entry}
+
+
+def delete_floating_ip(cloud: Cloud, call: Call) -> Answer:
+    """Delete a floating IP."""
+    entry = state.get(cloud.floating_ips, call.path["id"], "FloatingIP")
+    del cloud.floating_ips[entry["id"]]
+    return 204, None
+
+
+def create_group(cloud: Cloud, call: Call) -> Answer:
+    """Create a security group, which lets all traffic out."""
+    order = call.body["security_group"]
+    rules = [{"direction": "egress", "ethertype": family} for family in ("IPv4", "IPv6")]
+    group = cloud.new(
+        "security_groups",
+        order["name"],
+        description=order.get("description", ""),
+        security_group_rules=[_rule(cloud, rule) for rule in rules],
+    )
+    return 201, {"security_group": group}
+
+
+def _rule(cloud: Cloud, order: Resource) -> Resource:
+    default = {"protocol": None, "port_range_min": None, "port_range_max": None}
+    return {**default, "remote_ip_prefix": None, **order, "id": cloud.new_id()}
+
+
+def create_rules(cloud: Cloud, call: Call) -> Answer:
+    """Create several rules."""
+    created = []
+    for order in call.body["security_group_rules"]:
+        group = state.get(cloud.security_groups, order["security_group_id"], "SecurityGroup")
+        held = [{**rule, "id": ""} for rule in group["security_group_rules"]]
+        rule = _rule(cloud, order)
+        if {**rule, "id": ""} in held:
+            raise ApiError("SecurityGroupRuleExists", "Security group rule exists.", status=409)
+        group["security_group_rules"].append(rule)
+        created.append(rule)
+    return 201, {"security_group_rules": created}
+
+
+def delete_rule(cloud: Cloud, call: Call) -> Answer:
+    """Delete a rule."""
+    number = call.path["id"]
+    for group in cloud.security_groups.values():
+        kept = [rule for rule in group["security_group_rules"] if rule["id"] != number]
+        if len(kept) < len(group["security_group_rules"]):
+            group["security_group_rules"] = kept
+            return 204, None
+    text = f"Security group rule {number} could not be found."
+    raise ApiError("SecurityGroupRuleNotFound", text, status=404)
+
+
+def delete_group(cloud: Cloud, call: Call) -> Answer:
+    """Delete a security group unless a port has it."""
+    group = state.get(cloud.security_groups, call.path["id"], "SecurityGroup")
+    if any(group["id"] in port["security_groups"] for port in cloud.ports.values()):
+        raise ApiError("SecurityGroupInUse", f"Security Group {group['id']} in use.", status=409)
+    del cloud.security_groups[group["id"]]
+    return 204, None
+
+
+def set_port_tags(cloud: Cloud, call: Call) -> Answer:
+    """Replace the tags of a port."""
+    port = state.get(cloud.ports, call.path["id"], "Port")
+    port["tags"] = list(call.body["tags"])
+    return 200, {"tags": port["tags"]}
+
+
+CALLS: list[Operation] = [
+    ("GET", "/v2.0/floatingips", state.list_handler("floating_ips", "floatingips")),
+    ("POST", "/v2.0/floatingips", create_floating_ip),
+    ("PUT", "/v2.0/floatingips/{id}", change_floating_ip),
+    ("DELETE", "/v2.0/floatingips/{id}", delete_floating_ip),
+    ("GET", "/v2.0/security-groups", state.list_handler("security_groups")),
+    ("POST", "/v2.0/security-groups", create_group),
+    ("DELETE", "/v2.0/security-groups/{id}", delete_group),
+    ("POST", "/v2.0/security-group-rules", create_rules),
+    ("DELETE", "/v2.0/security-group-rules/{id}", delete_rule),
+    ("PUT", "/v2.0/ports/{id}/tags", set_port_tags),
+]
+"""Operations of Neutron that only load balancers need."""
