@@ -10,6 +10,7 @@ from ccm import cloud
 from ccm.model.cidr import parse_ranges
 from ccm.testing.contract import Made
 from providers import openstack
+from providers.openstack import balancers
 from providers.openstack.testing import compute, identity, network, server
 from providers.openstack.testing.state import REGION
 from tests.openstack.balancing import BalancerHooks
@@ -48,6 +49,8 @@ class OpenStackHarness(BalancerHooks, VendorHarness):
 
     def __init__(self, service: server.Service, url: str) -> None:
         super().__init__(service, url)
+        # The fake changes load balancers at once, so that the contract need not wait.
+        balancers.PAUSES_S = (0.0,) * 5
         world = service.cloud
         self.network = network.new_network(world, NETWORK, ["10.6.0.0/16", "fd00:6::/64"])
         self.public = network.new_network(world, "public", ["203.0.113.0/24"], external=True)
