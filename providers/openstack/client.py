@@ -348,11 +348,18 @@ class Service:
             answer: T = _only(await http.send(method, path, {key: order}, shape, headers=more))
         return answer
 
-    async def call(self, method: str, path: str, body: object = None) -> bytes:
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> bytes:
         """Send a request and return the body of the response, such as that of an action."""
         data = None if body is None else msgspec.json.encode(body)
+        more = {**self.headers, **(headers or {})}
         async with self._client.connected(self._kind) as http:
-            return await http.request(method, path, data=data, headers=self.headers)
+            return await http.request(method, path, data=data, headers=more)
 
     async def delete(self, path: str) -> None:
         """Delete a resource. Raises `NotFound`."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
 import msgspec
+
+from ccm import cloud
 
 from . import client
 
@@ -45,6 +48,8 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
     """Port; only the fields that the provider reads."""
 
     id: str
+    name: str = ""
+    description: str = ""
     network_id: str = ""
     device_id: str = ""
     device_owner: str = ""
@@ -132,6 +137,20 @@ class Neutron:
             resources += found
             requests += pages
         return resources, requests
+
+    async def create_port(self, order: Mapping[str, Any]) -> Port:
+        """Create a port."""
+        return await self._api.send("POST", "/v2.0/ports", "port", order, Port)
+
+    async def delete_port(self, port_id: str) -> None:
+        """Delete a port; no error if it is gone."""
+        with contextlib.suppress(cloud.NotFound):
+            await self._api.delete(f"/v2.0/ports/{client.part(port_id)}")
+
+    async def set_description(self, port_id: str, text: str) -> None:
+        """Set the description of a port."""
+        order = {"description": text}
+        await self._api.send("PUT", f"/v2.0/ports/{client.part(port_id)}", "port", order, Port)
 
     async def set_address_pairs(self, port: Port, pairs: Sequence[AddressPair]) -> None:
         """Set the further addresses of a port as read; they replace the existing ones.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from ccm import cloud
+from ccm.cloud import rest
 
 from . import client
 
@@ -16,6 +18,12 @@ T = TypeVar("T")
 
 MICROVERSION = "2.47"
 """Version from which a server has the name of its flavor; since OpenStack Pike (2017)."""
+
+CREATION_MICROVERSION = "2.52"
+"""Version from which a server can be created with tags; since OpenStack Pike (2017)."""
+
+VOLUME_TYPE_MICROVERSION = "2.67"
+"""Version from which a boot volume has a type; since OpenStack Stein (2019)."""
 
 
 class Flavor(msgspec.Struct, frozen=True):
@@ -33,6 +41,12 @@ class Address(msgspec.Struct, frozen=True):
     kind: str = msgspec.field(name="OS-EXT-IPS:type", default="fixed")
 
 
+class Fault(msgspec.Struct, frozen=True):
+    """Reason of the status ERROR."""
+
+    message: str = ""
+
+
 class Server(msgspec.Struct, frozen=True, kw_only=True):
     """Server; only the fields that the provider reads. `status` may have unknown values.
 
@@ -48,6 +62,10 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     access_ipv6: str | None = msgspec.field(name="accessIPv6", default=None)
     metadata: dict[str, str] = {}
     zone: str | None = msgspec.field(name="OS-EXT-AZ:availability_zone", default=None)
+    task_state: str | None = msgspec.field(name="OS-EXT-STS:task_state", default=None)
+    created: str = ""
+    launched_at: str | None = msgspec.field(name="OS-SRV-USG:launched_at", default=None)
+    fault: Fault | None = None
 
     @property
     def fixed(self) -> Sequence[str]:
@@ -58,6 +76,14 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
             for entry in entries
             if entry.kind == "fixed"
         ]
+
+
+class _Created(msgspec.Struct, frozen=True):
+    id: str
+
+
+class _Creation(msgspec.Struct, frozen=True):
+    server: _Created
 
 
 class Nova:
@@ -88,16 +114,57 @@ class Nova:
         Raises:
             FailedPrecondition: several servers have the name.
         """
-        # The filter is a regular expression of the database, whose escapes are few.
-        pattern = re.sub(r"[^A-Za-z0-9-]", r"\\\g<0>", name)
-        servers, _ = await self.servers({"name": f"^{pattern}$"})
-        matching = [server for server in servers if server.name == name]
+        matching = await self.servers_named(name)
         if len(matching) > 1:
             ids = ", ".join(sorted(server.id for server in matching))
             raise cloud.FailedPrecondition(
                 f"several servers are named {name}: {ids}; rename or delete all but one"
             )
         return matching[0] if matching else None
+
+    async def servers_named(self, name: str) -> Sequence[Server]:
+        """Return all servers with a name; names are not unique."""
+        # The filter is a regular expression of the database, whose escapes are few.
+        pattern = re.sub(r"[^A-Za-z0-9-]", r"\\\g<0>", name)
+        servers, _ = await self.servers({"name": f"^{pattern}$"})
+        return [server for server in servers if server.name == name]
+
+    async def create_server(self, order: Mapping[str, Any], hints: Mapping[str, str]) -> str:
+        """Create a server and return its ID; `hints` are for the scheduler.
+
+        Raises:
+            FailedPrecondition: Nova is too old for the order.
+        """
+        volumes = order.get("block_device_mapping_v2", ())
+        has_type = any("volume_type" in volume for volume in volumes)
+        version = VOLUME_TYPE_MICROVERSION if has_type else CREATION_MICROVERSION
+        headers = {"OpenStack-API-Version": f"compute {version}"}
+        body = {"server": order, **({"os:scheduler_hints": hints} if hints else {})}
+        try:
+            answer = await self._api.call("POST", "/servers", body, headers=headers)
+        except cloud.Unimplemented as error:
+            what = "a type of the boot volume" if has_type else "the creation of servers"
+            text = f"Nova is too old: {what} needs microversion {version}: {error}"
+            raise cloud.FailedPrecondition(text) from error
+        return rest.decode_json("POST /servers", answer, _Creation).server.id
+
+    async def delete_server(self, server_id: str) -> None:
+        """Start the deletion of a server; no error if it is gone."""
+        with contextlib.suppress(cloud.NotFound):
+            await self._api.delete(f"/servers/{client.part(server_id)}")
+
+    async def set_metadata(self, server_id: str, items: Mapping[str, str]) -> None:
+        """Add or replace metadata of a server; other metadata stay."""
+        path = f"/servers/{client.part(server_id)}/metadata"
+        await self._api.call("POST", path, {"metadata": items})
+
+    async def has_keypair(self, name: str) -> bool:
+        """Return whether the user has a key pair."""
+        try:
+            await self._api.call("GET", f"/os-keypairs/{client.part(name)}")
+        except cloud.NotFound:
+            return False
+        return True
 
     async def flavor(self, flavor: Flavor) -> Flavor:
         """Return a server's flavor with ID and name; unchanged if no such flavor exists any more.

@@ -8,10 +8,10 @@ from typing import Any
 
 from ccm import cloud
 from ccm.model.cidr import parse_ranges
-from ccm.testing.contract import Made
+from ccm.testing.contract import HeldVM, Made
 from providers import openstack
-from providers.openstack import balancers
-from providers.openstack.testing import compute, identity, network, server
+from providers.openstack import balancers, machines
+from providers.openstack.testing import compute, creation, identity, network, server
 from providers.openstack.testing.state import REGION
 from tests.openstack.balancing import BalancerHooks
 from tests.support import vendor
@@ -56,6 +56,7 @@ class OpenStackHarness(BalancerHooks, VendorHarness):
         self.public = network.new_network(world, "public", ["203.0.113.0/24"], external=True)
         self.router = network.new_router(world, "k8s", self.network["subnets"])
         self.flavor = compute.new_flavor(world, FLAVOR)
+        self.image = creation.new_image(world, "ubuntu-24.04")
         self.extra: dict[str, dict[str, str]] = {}
         self.variables: dict[str, str] = {}
 
@@ -140,6 +141,52 @@ class OpenStackHarness(BalancerHooks, VendorHarness):
     async def rotate(self) -> None:
         self.service.identity.password = "rotated"
         self.service.identity.revoke()
+
+    # --- machines
+
+    def open_machines(self) -> AbstractAsyncContextManager[cloud.Cloud]:
+        return openstack.open_machines(cloud.Context(environ=self.variables))
+
+    def machine_credentials(self) -> Mapping[str, bytes]:
+        return {
+            "authURL": f"{self.url}/identity/v3\n".encode(),
+            "username": identity.USER.encode(),
+            "password": self.service.identity.password.encode(),
+            "domainName": b"Default",
+            "tenantName": b"k8s",
+        }
+
+    def machine_spec(self) -> Mapping[str, Any]:
+        """A spec with a port that Nova cannot create."""
+        return {
+            "region": REGION,
+            "flavorName": FLAVOR,
+            "imageID": self.image["id"],
+            "networkID": self.network["id"],
+            "podNetworkCIDRs": ["10.96.0.0/12"],
+        }
+
+    def bad_machine_spec(self) -> Mapping[str, Any]:
+        return {"region": REGION, "flavorName": "", "networks": []}
+
+    async def vms(self) -> Sequence[HeldVM]:
+        return [_vm(one) for one in self.service.cloud.servers.values()]
+
+    async def beside_vms(self) -> Sequence[str]:
+        world = self.service.cloud
+        ports = [one["id"] for one in world.ports.values() if "router" not in one["device_owner"]]
+        return [*ports, *world.volumes]
+
+    async def foreign_vm(self, name: str, identity: cloud.Identity | None) -> HeldVM:
+        made = compute.new_server(self.service.cloud, name, self.flavor)
+        if identity:
+            made["metadata"] = machines.MARKS.to_labels(identity)
+            made["tags"] = [machines.pool_tag(identity.pool)]
+        return _vm(made)
+
+
+def _vm(made: Mapping[str, Any]) -> HeldVM:
+    return HeldVM(name=made["name"], provider_id=f"openstack:///{made['id']}")
 
 
 def id_of(made: Made) -> str:

@@ -17,9 +17,9 @@ def new_flavor(cloud: Cloud, name: str) -> Resource:
 
 
 def new_server(
-    cloud: Cloud, name: str, flavor: Resource, network_id: str, *, zone: str = "az1"
+    cloud: Cloud, name: str, flavor: Resource, network_id: str = "", *, zone: str = "az1"
 ) -> Resource:
-    """Create a server that runs, with a port in a network."""
+    """Create a server that runs, with a port in a network; empty = without a port."""
     server = cloud.new("servers", name, flavor=flavor["id"], metadata={}, created=cloud.now())
     server |= {
         "accessIPv4": "",
@@ -27,16 +27,26 @@ def new_server(
         "OS-EXT-AZ:availability_zone": zone,
         "OS-EXT-STS:vm_state": "active",
         "OS-EXT-STS:power_state": 1,
+        "OS-SRV-USG:launched_at": cloud.now(),
     }
-    network.new_port(cloud, network_id, device=server)
+    if network_id:
+        network.new_port(cloud, network_id, device=server)
     return server
 
 
 def remove(cloud: Cloud, number: str) -> None:
-    """Delete a server and its ports."""
+    """Delete a server with its volumes, and its ports, except those that existed before it.
+
+    Ports that Nova creates have no name.
+    """
     cloud.servers.pop(number, None)
+    for volume in [entry for entry in cloud.volumes.values() if entry["server"] == number]:
+        del cloud.volumes[volume["id"]]
     for port in [port for port in cloud.ports.values() if port["device_id"] == number]:
-        del cloud.ports[port["id"]]
+        if port["name"]:
+            port.update(device_id="", device_owner="", status="DOWN")
+        else:
+            del cloud.ports[port["id"]]
 
 
 def power(cloud: Cloud, number: str, *, on: bool) -> None:
@@ -55,7 +65,7 @@ def shown(cloud: Cloud, call: Call, server: Resource) -> Resource:
     """Return a server in the wire format of the requested microversion."""
     flavor = cloud.flavors[server["flavor"]]
     embedded = {name: flavor[name] for name in ("vcpus", "ram", "disk")}
-    if _microversion(cloud, call) >= (2, 47):
+    if microversion(cloud, call) >= (2, 47):
         shown_flavor = {**embedded, "original_name": flavor["name"], "extra_specs": {}}
     else:
         shown_flavor = {"id": flavor["id"], "links": []}
@@ -63,7 +73,7 @@ def shown(cloud: Cloud, call: Call, server: Resource) -> Resource:
     return {**deepcopy(server), "flavor": shown_flavor, "addresses": addresses}
 
 
-def _microversion(cloud: Cloud, call: Call) -> tuple[int, ...]:
+def microversion(cloud: Cloud, call: Call) -> tuple[int, ...]:
     """Return the requested microversion. Raises the error 406 for one that is too new."""
     asked = call.headers.get(VERSION_HEADER, "compute 2.1").removeprefix("compute ")
     newest = cloud.settings.microversion
@@ -102,6 +112,7 @@ def show(cloud: Cloud, call: Call) -> Answer:
 CALLS: list[Operation] = [
     ("GET", "/servers/detail", index),
     ("GET", "/servers/{id}", show),
+    ("GET", "/flavors", state.list_handler("flavors")),
     ("GET", "/flavors/detail", state.list_handler("flavors")),
 ]
 """Operations of Nova."""

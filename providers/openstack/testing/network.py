@@ -35,6 +35,7 @@ def new_port(
     return cloud.new(
         "ports",
         "",
+        description="",
         network_id=network_id,
         device_id=device["id"] if device else "",
         device_owner=owner or (f"compute:{zone}" if device else ""),

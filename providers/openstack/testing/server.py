@@ -11,7 +11,7 @@ from aiohttp import web
 from ccm.testing import fake_api
 from ccm.testing.fake_api import Endpoint, Witness
 
-from . import balancers, compute, floating, identity, network
+from . import balancers, compute, creation, floating, identity, network
 from .state import MESSAGES, ApiError, Call, Cloud, Handler, Operation, Settings
 
 TOKENS = "/identity/v3/auth/tokens"
@@ -19,9 +19,10 @@ TOKENS = "/identity/v3/auth/tokens"
 TOKEN = web.RequestKey("token", str)
 
 SERVICES: Mapping[str, Sequence[Operation]] = {
-    "compute": compute.CALLS,
-    "network": [*network.CALLS, *floating.CALLS],
+    "compute": [*compute.CALLS, *creation.COMPUTE_CALLS],
+    "network": [*network.CALLS, *floating.CALLS, *creation.NETWORK_CALLS],
     "load-balancer": balancers.CALLS,
+    "image": creation.IMAGE_CALLS,
 }
 """Service type -> operations. The name of an operation begins with the service type: `GET
 /network/v2.0/ports`."""

@@ -42,6 +42,10 @@ class Settings:
         microversion: newest microversion of Nova; empty = only 2.1, without embedded flavors.
         extensions: aliases of Neutron's extensions.
         power_s: time until a server is started or stopped.
+        boot_s: time a new server is BUILD.
+        removal_s: time until a deleted server is gone.
+        servers: maximum number of servers, a quota.
+        hosts: number of servers that fit; a further one ends in the status ERROR.
         router_routes: maximum number of extra routes of a router.
         services: service types in the catalogue.
         balancer_s: time until a new load balancer is ACTIVE.
@@ -59,6 +63,10 @@ class Settings:
     microversion: str = "2.96"
     extensions: tuple[str, ...] = EXTENSIONS
     power_s: float = 0.0
+    boot_s: float = 0.0
+    removal_s: float = 0.0
+    servers: int = 10000
+    hosts: int = 100000
     router_routes: int = 30
     services: tuple[str, ...] = ("compute", "network", "load-balancer", "image", "block-storage")
     balancer_s: float = 0.0
@@ -148,6 +156,11 @@ class Cloud:
         """ID of a pool -> its members."""
         self.protected: set[str] = set()
         """IDs of load balancers whose deletion is refused."""
+        self.images: dict[str, Resource] = {}
+        self.keypairs: dict[str, Resource] = {}
+        self.server_groups: dict[str, Resource] = {}
+        self.volumes: dict[str, Resource] = {}
+        """Boot volumes; the API of Cinder is not part of the fake."""
         self._ids = itertools.count(1)
         self._pending: list[tuple[float, int, Callable[[], None]]] = []
 
