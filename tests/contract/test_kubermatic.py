@@ -16,12 +16,14 @@ from ccm.cloud.kubermatic import MACHINE_UID, MADE_UP_ID, credentials_of
 from ccm.testing.contract import Harness, HeldVM, MachineContract
 from ccm.testing.machine_probes import Machines
 from providers.hcloud.testing import server as hcloud
+from providers.openstack.testing import server as openstack
 from providers.sim import server as sim
 from providers.sim import state
 from providers.stackit.testing import server as stackit
 from providers.stackit.testing.server import IMAGE, NETWORK, REGION
 from tests.contract.test_sim import SimHarness
 from tests.hcloud.harness import HcloudHarness
+from tests.openstack.harness import FLAVOR, OpenStackHarness
 from tests.stackit.harness import StackitHarness
 
 SECRET = {"namespace": "kube-system", "name": "credentials"}
@@ -82,6 +84,38 @@ class KubermaticHcloud(Kubermatic, HcloudHarness):
         if identity is not None:
             number = int(cloud.parse_provider_id(made.provider_id, "hcloud"))
             self.service.cloud.servers[number]["labels"][MACHINE_UID] = identity.uid
+        return made
+
+
+class KubermaticOpenStack(Kubermatic, OpenStackHarness):
+    spec: ClassVar = {
+        "region": "RegionOne",
+        "flavor": FLAVOR,
+        "image": "ubuntu-24.04",
+        "network": "nodes",
+        "subnet": "nodes-v4",
+    }
+    keys: ClassVar = {
+        "authURL": "identityEndpoint",
+        "username": "username",
+        "password": "password",
+        "domainName": "domainName",
+        "tenantName": "projectName",
+    }
+
+    def machine_spec(self) -> Mapping[str, Any]:
+        spec = dict(super().machine_spec())
+        native = dict(spec["cloudProviderSpec"])
+        return {**spec, "cloudProviderSpec": {"tags": native.pop("labels"), **native}}
+
+    def labels(self) -> list[Mapping[str, str]]:
+        return [dict(one["metadata"]) for one in self.service.cloud.servers.values()]
+
+    async def foreign_vm(self, name: str, identity: cloud.Identity | None) -> HeldVM:
+        made = await super().foreign_vm(name, identity)
+        if identity is not None:
+            number = made.provider_id.rpartition("/")[2]
+            self.service.cloud.servers[number]["metadata"][MACHINE_UID] = identity.uid
         return made
 
 
@@ -185,6 +219,14 @@ class TestKubermaticHcloud(KubermaticContract):
         service = hcloud.Service()
         async with hcloud.serve(service) as url:
             yield KubermaticHcloud(service, url)
+
+
+class TestKubermaticOpenStack(KubermaticContract):
+    @pytest_asyncio.fixture
+    async def harness(self) -> AsyncIterator[Harness]:
+        service = openstack.Service()
+        async with openstack.serve(service) as url:
+            yield KubermaticOpenStack(service, url)
 
 
 class TestKubermaticStackit(KubermaticContract):

@@ -62,6 +62,9 @@ class TestHcloudMachines(Hcloud, MachineContract): ...
 class TestOpenStack(OpenStack, ProviderContract): ...
 
 
+class TestOpenStackMachines(OpenStack, MachineContract): ...
+
+
 @pytest.mark.row(
     *["stackit-node-01", "stackit-node-03", "stackit-node-04", "stackit-node-06"],
     *[

@@ -20,6 +20,8 @@ from ccm.kubermatic import crds
 from ccm.sandbox import realserver
 from providers.hcloud import kubermatic as of_hcloud
 from providers.hcloud import machines as hcloud_machines
+from providers.openstack import kubermatic as of_openstack
+from providers.openstack import machines as openstack_machines
 from providers.sim import kubermatic as of_sim
 from providers.sim import machines as sim_machines
 from providers.stackit import kubermatic as of_stackit
@@ -32,12 +34,19 @@ from tests.scenario import harness, kubermatic, machines
 FOLDER = shipped.MANIFESTS / "examples"
 DRIVERS: Mapping[str, tuple[Any, Any]] = {
     "hetzner": (of_hcloud, hcloud_machines),
+    "openstack": (of_openstack, openstack_machines),
     "stackit": (of_stackit, stackit_machines),
     "sim": (of_sim, sim_machines),
 }
 UUID = "0b1d8b8a-0000-4000-8000-00000000000"
 VALUES = {
     "HZ_TOKEN": "t" * 64,
+    "OPENSTACK_AUTH_URL": "https://keystone.example.com/v3",
+    "OPENSTACK_APPLICATION_CREDENTIAL_ID": "a" * 32,
+    "OPENSTACK_APPLICATION_CREDENTIAL_SECRET": "secret",
+    "OPENSTACK_REGION": "RegionOne",
+    "OPENSTACK_IMAGE": "ubuntu-24.04",
+    "OPENSTACK_NETWORK": "nodes",
     "SIM_TOKEN": "token",
     "STACKIT_PROJECT_ID": f"{UUID}1",
     "STACKIT_SERVICE_ACCOUNT_KEY": '{\n  "credentials": {"privateKey": "-----BEGIN\\nEND"}\n}',
