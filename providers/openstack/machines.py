@@ -128,7 +128,7 @@ def to_field(field: str) -> str:
 _WORDS = {"id": "ID", "cidrs": "CIDRs", "api": "API", "gb": "GB"}
 
 
-class Network(msgspec.Struct, frozen=True, kw_only=True, rename=to_field):
+class Attachment(msgspec.Struct, frozen=True, kw_only=True, rename=to_field):
     """Network of a server: exactly one of `id`, `name` and `portID`, the ID of an existing port.
 
     `subnet` is the name or ID of a subnet; empty = OpenStack chooses. With `podNetwork`, the port
@@ -159,7 +159,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename=to_field):
     image_name: str = ""
     network_id: str = ""
     subnet_id: str = ""
-    networks: tuple[Network, ...] = ()
+    networks: tuple[Attachment, ...] = ()
     pod_network_cidrs: tuple[str, ...] = ()
     security_groups: tuple[str, ...] = ()
     key_name: str = ""
@@ -170,17 +170,17 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename=to_field):
     tags: dict[str, str] = {}
 
     @property
-    def attachments(self) -> Sequence[Network]:
+    def attachments(self) -> Sequence[Attachment]:
         """All networks, in the order of the server's interfaces."""
         if self.networks:
             return self.networks
-        return (Network(id=self.network_id, subnet=self.subnet_id, pod_network=True),)
+        return (Attachment(id=self.network_id, subnet=self.subnet_id, pod_network=True),)
 
-    def allowed_cidrs(self, network: Network) -> Sequence[str]:
+    def allowed_cidrs(self, network: Attachment) -> Sequence[str]:
         """Return the CIDRs from which the port in a network may send."""
         return self.pod_network_cidrs if network.pod_network else ()
 
-    def needs_port(self, network: Network) -> bool:
+    def needs_port(self, network: Attachment) -> bool:
         """Return whether the driver creates the port in a network, because Nova cannot."""
         return bool(network.subnet or self.allowed_cidrs(network))
 
@@ -247,7 +247,7 @@ def _check_values(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _check_networks(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    networks: Sequence[Network] = values.get("networks", ())
+    networks: Sequence[Attachment] = values.get("networks", ())
     if bool(values.get("networkID")) == bool(networks):
         yield NETWORKS, "needs exactly one of networks and networkID"
     if values.get("subnetID") and not values.get("networkID"):
@@ -262,7 +262,7 @@ def _check_networks(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield "podNetworkCIDRs", f"[{at}] {cidr!r} must be a CIDR such as 10.0.0.0/24"
 
 
-def _check_network(network: Network) -> Iterator[str]:
+def _check_network(network: Attachment) -> Iterator[str]:
     if [network.id, network.name, network.port_id].count("") != 2:
         yield " needs exactly one of id, name and portID"
     for field in ("id", "port_id"):
@@ -777,7 +777,7 @@ async def _attach(
         if groups:
             order["security_groups"] = groups
         if network.subnet:
-            subnet = await _find_id(session, SUBNET, NETWORKS, network.subnet)
+            subnet = await _find_id(session, SUBNET, NETWORKS, network.subnet, network_id=number)
             order["fixed_ips"] = [{"subnet_id": subnet}]
         networks.append({"port": await _ensure_port(session, order, existing)})
     return networks
@@ -826,7 +826,7 @@ async def list_ports(session: Session, identity: cloud.Identity) -> Sequence[neu
 async def _delete_ports(session: Session, owner: cloud.Identity, provider_id: str) -> None:
     """Delete the ports of an owner; with a provider ID, not those of the owner's other servers."""
     for port in await list_ports(session, owner):
-        if not (provider_id and port.device_id) or provider_id.endswith(port.device_id):
+        if not (provider_id and port.device_id) or provider_id.lower().endswith(port.device_id):
             await session.neutron.delete_port(port.id)
 
 
@@ -862,17 +862,16 @@ class _Named(msgspec.Struct, frozen=True):
     name: str = ""
 
 
-async def _find_ids(session: Session, kind: Kind, word: str) -> Sequence[str]:
-    """Return the IDs of the resources with an ID or a name."""
+async def _find_ids(session: Session, kind: Kind, word: str, **query: str) -> Sequence[str]:
+    """Return the IDs of the resources with an ID or a name, and with the fields of a query."""
     service: client.Service = getattr(session.api, kind.service)
-    # Nova has no such filters, so all resources are listed.
-    field = "id" if is_uuid(word) else "name"
-    query = {} if kind.service == "compute" else {field: word}
+    if kind.service != "compute":  # Nova has no such filters, so all resources are listed
+        query = {**query, "id" if is_uuid(word) else "name": word}
     found, _ = await service.list_all(kind.path, kind.key, _Named, query=query)
     return [entry.id for entry in found if word in (entry.id, entry.name)]
 
 
-async def _find_id(session: Session, kind: Kind, field: str, word: str) -> str:
+async def _find_id(session: Session, kind: Kind, field: str, word: str, **query: str) -> str:
     """Return the ID of a resource, which is given by name or ID; no request for an ID.
 
     Raises:
@@ -880,7 +879,7 @@ async def _find_id(session: Session, kind: Kind, field: str, word: str) -> str:
     """
     if is_uuid(word):
         return word
-    ids = await _find_ids(session, kind, word)
+    ids = await _find_ids(session, kind, word, **query)
     if len(ids) != 1:
         raise cloud.InvalidArgument(f"{field}: {_count_fault(word, ids)}")
     return ids[0]
@@ -894,21 +893,27 @@ def _count_fault(word: str, ids: Sequence[str]) -> str:
 
 async def _find_missing(session: Session, spec: Spec) -> Sequence[cloud.Problem]:
     """Return a problem for each reference to a resource that does not exist or is ambiguous."""
-    named: list[tuple[str, Kind, str]] = [
-        ("flavorName", FLAVOR, spec.flavor_name),
-        # Not the ID of an image: hidden and community images are not listed.
-        ("imageName", IMAGE, "" if spec.image_id else spec.image_name),
-        ("serverGroupID", SERVER_GROUP, spec.server_group_id),
-        *(("securityGroups", GROUP, group) for group in spec.security_groups),
-    ]
-    for network in spec.attachments:
-        named.append((NETWORKS, NETWORK, network.id or network.name))
-        named.append((NETWORKS, SUBNET, network.subnet))
-        named.append((NETWORKS, PORTS, network.port_id))
     faults = []
-    for name, kind, word in named:
-        if word and len(ids := await _find_ids(session, kind, word)) != 1:
-            faults.append(cloud.Problem(field=name, message=_count_fault(word, ids)))
+
+    async def check(field: str, kind: Kind, word: str, **query: str) -> Sequence[str]:
+        if not word:
+            return []
+        ids = await _find_ids(session, kind, word, **query)
+        if len(ids) != 1:
+            faults.append(cloud.Problem(field=field, message=_count_fault(word, ids)))
+        return ids
+
+    await check("flavorName", FLAVOR, spec.flavor_name)
+    if not spec.image_id:  # hidden and community images are not listed
+        await check("imageName", IMAGE, spec.image_name)
+    for network in spec.attachments:
+        ids = await check(NETWORKS, NETWORK, network.id or network.name)
+        if len(ids) == 1:
+            await check(NETWORKS, SUBNET, network.subnet, network_id=ids[0])
+        await check(NETWORKS, PORTS, network.port_id)
+    for group in spec.security_groups:
+        await check("securityGroups", GROUP, group)
+    await check("serverGroupID", SERVER_GROUP, spec.server_group_id)
     if spec.key_name and not await session.nova.has_keypair(spec.key_name):
         text = f"{spec.key_name!r} does not exist; key pairs belong to a user, not to the project"
         faults.append(cloud.Problem(field="keyName", message=text))

@@ -317,6 +317,24 @@ async def test_a_single_network_with_a_subnet_gets_a_port(
     assert "security_groups" not in order["port"]  # Neutron sets the default group
 
 
+async def test_a_subnet_is_one_of_its_network(
+    harness: OpenStackHarness, seen: list[Exchange]
+) -> None:
+    """Names of subnets are often the same in several networks."""
+    for one in harness.service.cloud.subnets.values():
+        one["name"] = f"v{one['ip_version']}"
+    networks = [{"name": "nodes", "subnet": "v4"}]
+    group = of(harness, networkID=None, networks=networks)
+    driver: Any = group.driver
+    req = group.request(group.identity())
+    assert await driver.validate_spec(req.provider_spec, req.credentials, live=True) == []
+
+    await group.create(group.identity())
+
+    (order,) = orders(seen, "POST /network/v2.0/ports")
+    assert order["port"]["fixed_ips"] == [{"subnet_id": harness.network["subnets"][0]}]
+
+
 async def test_a_port_of_a_failed_creation_is_used_again(harness: OpenStackHarness) -> None:
     group = of(harness, podNetworkCIDRs=["10.96.0.0/12"])
     who = group.identity()
@@ -947,15 +965,19 @@ async def test_live_validation_reports_missing_objects_and_bad_credentials(
         **spec,
         "flavorName": "m1.none",
         "imageName": "none",
-        "networks": [{"id": SERVER, "subnet": "none"}, {"portID": SERVER}],
+        "networks": [
+            {"name": "none"},
+            {"name": "nodes", "subnet": "public-v4"},  # of another network
+            {"portID": SERVER},
+        ],
         "keyName": "none",
         "securityGroups": ["none"],
         "serverGroupID": SERVER,
     }
     found = await driver.validate_spec(absent, good, live=True)
     assert [one.field for one in found] == [
-        *("flavorName", "imageName", "serverGroupID", "securityGroups"),
-        *("networks", "networks", "networks", "keyName"),
+        *("flavorName", "imageName", "networks", "networks", "networks"),
+        *("securityGroups", "serverGroupID", "keyName"),
     ]
     assert await driver.validate_spec(absent, good, live=False) == []
     elsewhere = await driver.validate_spec({**spec, "region": "elsewhere"}, good, live=True)
