@@ -53,6 +53,8 @@ SECRET_KEYS: Mapping[str, str] = {
     "userDomainID": "user-domain-id",
     "tenantName": "tenant-name",
     "tenantID": "tenant-id",
+    "tenantDomainName": "tenant-domain-name",
+    "tenantDomainID": "tenant-domain-id",
     "applicationCredentialID": "application-credential-id",
     "applicationCredentialName": "application-credential-name",
     "applicationCredentialSecret": "application-credential-secret",
@@ -292,7 +294,8 @@ def parse_credentials(credentials: Mapping[str, bytes], region: str) -> config.G
     except cloud.ConfigError as error:
         # The names of the Secret, instead of those in cloud.conf.
         names = {key: name for name, key in {**SECRET_KEYS, **SECRET_FILES}.items()}
-        text = re.sub(r"[a-z]+(-[a-z]+)+", lambda word: names.get(word[0], word[0]), str(error))
+        text = str(error).replace("Global.", "")
+        text = re.sub(r"[a-z]+(-[a-z]+)+", lambda word: names.get(word[0], word[0]), text)
         raise cloud.InvalidArgument(text) from None
 
 

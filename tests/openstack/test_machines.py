@@ -915,10 +915,10 @@ def test_null_means_the_default() -> None:
     [
         ({"authURL": b""}, "authURL is missing"),
         ({"authURL": b"keystone"}, "authURL is 'keystone'; it must look like https://host/v3"),
-        ({"username": b""}, "set username or userID with password"),
+        ({"username": b""}, "username is missing; set it, or userID, or applicationCredentialID"),
         ({"password": b""}, "password is missing"),
-        ({"domainName": b""}, "set userDomainName or userDomainID, or set userID"),
-        ({"tenantName": b""}, "tenantID or tenantName is missing"),
+        ({"domainName": b""}, "username needs a domain; set userDomainName, or userID"),
+        ({"tenantName": b""}, "tenantID is missing; set it, or tenantName"),
         ({"applicationCredentialID": b"a"}, "applicationCredentialSecret is missing"),
         ({"clientCert": b"a"}, "clientCert and clientKey: only one is set"),
         ({"insecure": b"maybe"}, "insecure is 'maybe'; it must be true or false"),
