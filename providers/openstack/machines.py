@@ -110,6 +110,7 @@ _HOST = re.compile(r"(?=.{1,63}$)[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?", re.AS
 _REGION = re.compile(r"[^\s/]{0,255}")
 _METADATA_KEY = re.compile(r"[a-zA-Z0-9-_:. ]{1,255}")
 _STATE = re.compile(r"region=([^\s/]*)")
+_FILE = "/proc/self/fd/"
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
@@ -292,11 +293,16 @@ def parse_credentials(credentials: Mapping[str, bytes], region: str) -> config.G
     try:
         return cloud.Fields(given).read(config.Global)
     except cloud.ConfigError as error:
-        # The names of the Secret, instead of those in cloud.conf.
-        names = {key: name for name, key in {**SECRET_KEYS, **SECRET_FILES}.items()}
-        text = str(error).replace("Global.", "")
-        text = re.sub(r"[a-z]+(-[a-z]+)+", lambda word: names.get(word[0], word[0]), text)
-        raise cloud.InvalidArgument(text) from None
+        raise _secret_error(error) from None
+
+
+def _secret_error(error: cloud.ConfigError) -> cloud.InvalidArgument:
+    """Return the error with the names of the Secret, instead of those in `cloud.conf`."""
+    names = {key: name for name, key in {**SECRET_KEYS, **SECRET_FILES}.items()}
+    text = re.sub(rf"Global\.| {_FILE}\d+", "", str(error))
+    return cloud.InvalidArgument(
+        re.sub(r"[a-z]+(-[a-z]+)+", lambda word: names.get(word[0], word[0]), text)
+    )
 
 
 def _find_secret_problems(credentials: Mapping[str, bytes]) -> Iterator[cloud.Problem]:
@@ -320,7 +326,7 @@ def _files(credentials: Mapping[str, bytes]) -> Iterator[Mapping[str, str]]:
                 file = stack.enter_context(os.fdopen(os.memfd_create(name), "wb"))
                 file.write(content)
                 file.flush()
-                paths[key.replace("-", "_")] = f"/proc/self/fd/{file.fileno()}"
+                paths[key.replace("-", "_")] = f"{_FILE}{file.fileno()}"
         yield paths
 
 
@@ -346,7 +352,7 @@ def open_clients() -> Clients:
                 async with client.open_client(msgspec.structs.replace(settings, **paths)) as api:
                     yield Session(api, nova.Nova(api), neutron.Neutron(api))
             except cloud.ConfigError as error:
-                raise cloud.InvalidArgument(f"{CREDENTIALS}: {error}") from None
+                raise _secret_error(error) from None
 
     return cloud.Sessions(opener)
 

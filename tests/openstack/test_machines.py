@@ -819,12 +819,19 @@ async def test_application_credentials_are_enough(harness: OpenStackHarness) -> 
     assert len(await harness.vms()) == 1
 
 
-@pytest.mark.parametrize("key", ["caCert", "clientCert"])
-async def test_certificates_of_the_secret_are_checked(harness: OpenStackHarness, key: str) -> None:
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (["caCert"], "caCert: not a valid certificate"),
+        (["clientCert", "clientKey"], "clientCert with clientKey: not a valid certificate"),
+    ],
+)
+async def test_certificates_of_the_secret_are_checked(
+    harness: OpenStackHarness, keys: list[str], message: str
+) -> None:
     group = of(harness)
-    more = {key: b"no certificate", **({"clientKey": b"no key"} if key == "clientCert" else {})}
-    group.credentials = {**harness.machine_credentials(), **more}
-    with pytest.raises(cloud.InvalidArgument, match="not a valid certificate"):
+    group.credentials = {**harness.machine_credentials(), **dict.fromkeys(keys, b"nonsense")}
+    with pytest.raises(cloud.InvalidArgument, match=message):
         await group.list_vms()
 
 
