@@ -496,7 +496,7 @@ class OpenStackMachines(cloud.Driver[Clients]):
         """Return the ID of a port with our description: one request."""
         async with self._part_client(req) as api:
             port = await _find_part(api, req)
-        return port and port.id
+        return None if port is None else port.id
 
     async def delete_part(self, req: cloud.PartRequest) -> None:
         """Delete the port that `find_part` finds: two requests, or one if there is none."""

@@ -191,7 +191,7 @@ async def test_a_type_of_the_boot_volume_needs_a_newer_nova(
     with pytest.raises(cloud.FailedPrecondition, match=r"a type of the boot volume needs .*2\.67"):
         await group.create(group.identity())
     harness.service.settings.microversion = "2.42"
-    group = of(harness)
+    group.spec = of(harness).spec
     with pytest.raises(cloud.FailedPrecondition, match=r"the creation of servers needs .*2\.52"):
         await group.create(group.identity())
 
