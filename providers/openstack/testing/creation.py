@@ -242,7 +242,6 @@ COMPUTE_CALLS: list[Operation] = [
 NETWORK_CALLS: list[Operation] = [
     ("POST", "/v2.0/ports", create_port),
     ("DELETE", "/v2.0/ports/{id}", delete_port),
-    ("GET", "/v2.0/security-groups", state.list_handler("security_groups")),
 ]
 """Operations of Neutron."""
 
