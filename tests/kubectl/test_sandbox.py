@@ -126,7 +126,7 @@ def test_the_doctor_uses_the_cluster_of_kubectl(kubectl: Kubectl, builtin_kubeco
     ("typed", "offered", "directive"),
     [
         (["doc"], ["doctor"], ":4"),
-        (["providers", ""], ["hcloud", "sim", "stackit"], ":4"),
+        (["providers", ""], ["hcloud", "openstack", "sim", "stackit"], ":4"),
         (["doctor", "--output=js"], ["json"], ":4"),
         (["doctor", "--cluster-ci"], ["--cluster-cidr="], ":6"),
         (["doctor", "--kubeconfig="], [], ":0"),

@@ -131,7 +131,10 @@ def node(**spec: str) -> Plant:
 PLANTED: Mapping[str, tuple[Plant, str, str, str]] = {
     "no kubeconfig": (nothing, "--kubeconfig=/none", "fail  kubeconfig: /none: ", ""),
     "unknown provider": (nothing, "--cloud-provider=sin", "fail  provider: ", "'sim'"),
-    "no provider": (nothing, "--cloud-provider=", "fail  provider: ", "hcloud, sim, stackit"),
+    "no provider": (
+        *(nothing, "--cloud-provider=", "fail  provider: "),
+        "hcloud, openstack, sim, stackit",
+    ),
     "no cloud config": (nothing, "--cloud-config=/none", "fail  cloud-config: ", "=/none"),
     "idle flag": (
         *(nothing, "--allocate-node-cidrs=true", "warn  flags: 4 settings given: "),

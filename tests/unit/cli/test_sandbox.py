@@ -129,7 +129,7 @@ def test_invalid_machine_class_file_is_refused(
         (["--timeout", "5s"], "--timeout needs --once"),
         (
             ["--cloud-provider", "acme"],
-            "unknown cloud provider 'acme'. Installed providers: hcloud, sim, stackit",
+            "unknown cloud provider 'acme'. Installed providers: hcloud, openstack, sim, stackit",
         ),
         (["--cloud-config", "x"], "--cloud-config needs --cloud-provider"),
         (["--routes"], "--routes needs --cloud-provider"),
