@@ -146,6 +146,7 @@ from ccm.cloud.settings import ConfigError as ConfigError
 from ccm.cloud.settings import Fields as Fields
 from ccm.cloud.settings import Settings as Settings
 from ccm.cloud.settings import setting as setting
+from ccm.cloud.types import CloudFinding as CloudFinding
 from ccm.cloud.types import Ingress as Ingress
 from ccm.cloud.types import InstanceListing as InstanceListing
 from ccm.cloud.types import InstanceMetadata as InstanceMetadata

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -32,6 +32,7 @@ from ccm.cloud.errors import NotFound, ProviderError
 from ccm.cloud.machines import MachineDriver
 from ccm.cloud.operation import LISTING_S, operation
 from ccm.cloud.types import (
+    CloudFinding,
     InstanceListing,
     InstanceMetadata,
     InstanceState,
@@ -572,6 +573,8 @@ class Cloud:
             cloud-controller-manager always calls `get_load_balancer` first.
         load_balancers_check_health: False = the load balancers send traffic to every member,
             healthy or not. The daemon then makes only Ready nodes members.
+        examine: yields the results of checks for `kube-ccm doctor`, such as of quotas and of the
+            resources that the settings name. It only reads, and may raise `CloudError`.
     """
 
     name: str
@@ -595,6 +598,7 @@ class Cloud:
     service_annotation_schema: Sequence[ServiceAnnotation[Any]] = ()
     always_ensure_deleted: bool = False
     load_balancers_check_health: bool = True
+    examine: Callable[[], AsyncIterator[CloudFinding]] | None = None
 
     def __new__(cls, *_: object, **fields: object) -> Self:
         """Create a cloud. Raises ProviderError for an unknown field."""

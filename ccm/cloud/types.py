@@ -206,6 +206,21 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CloudFinding:
+    """Result of one of a provider's own checks of its cloud; see `Cloud.examine`.
+
+    Attributes:
+        message: what was found, beginning with the checked resource or setting.
+        advice: what to do about it; empty = nothing is wrong.
+        is_failure: whether a feature cannot work; False with `advice` = a warning.
+    """
+
+    message: str
+    advice: str = ""
+    is_failure: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
     """Rate limit of calls to a provider: `qps` calls per second, with bursts of `burst` calls."""
 

@@ -6,6 +6,7 @@ The checks make only read calls to the cloud. The API clients for the provider r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ccm.app import http
@@ -146,6 +147,24 @@ async def cluster_id(case: Case) -> CheckFinding:
 
 
 async def cloud(case: Case) -> CheckFinding:
+    """Check that the cloud answers, and run the provider's own checks."""
+    answer = await _answer(case)
+    if case.cloud.examine is None:
+        return answer
+    try:
+        findings = [finding async for finding in case.cloud.examine()]
+    except errors.CloudError as error:
+        return answer if not answer.is_usable else _failed(error, case.options.cloud_provider)
+    wrong = sorted((one for one in findings if one.advice), key=lambda one: not one.is_failure)
+    details = [one.message for one in findings if one not in wrong[:1]]
+    if not wrong:
+        return replace(answer, details=tuple(details))
+    report = fail if wrong[0].is_failure or not answer.is_usable else warn
+    advice = dict.fromkeys(one.advice for one in wrong)
+    return report(wrong[0].message, *advice, details=[answer.message, *details])
+
+
+async def _answer(case: Case) -> CheckFinding:
     """Check that the cloud answers a read call that needs credentials."""
     handle = CloudClient(case.cloud)
     name = case.options.cloud_provider

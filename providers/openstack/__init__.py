@@ -21,6 +21,7 @@ from . import (
     balancers,
     client,
     config,
+    examination,
     instances,
     kubermatic,
     machines,
@@ -101,6 +102,7 @@ async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
             limits=cloud.Limits(concurrent_routes=ROUTES),
             service_annotations=service_annotations.RELEVANT,
             service_annotation_schema=service_annotations.SCHEMA,
+            examine=lambda: examination.examine(api, settings),
             always_ensure_deleted=True,  # a floating IP or security group may be left
             has_cluster_id=True,  # load balancers are named after it; a router has one cluster
         )

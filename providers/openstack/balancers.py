@@ -26,6 +26,7 @@ from . import (
     config,
     floating_ips,
     instances,
+    metrics,
     neutron,
     octavia,
     security_groups,
@@ -94,6 +95,7 @@ class OpenStackBalancers:
             return request.status(existing.floating_ip_address if existing else held.vip_address)
         return None
 
+    @metrics.reconciles("loadbalancer_ensure")
     async def ensure_load_balancer(
         self, cluster_name: str, service: cloud.Service, nodes: Sequence[cloud.Node]
     ) -> cloud.Status:
@@ -132,6 +134,7 @@ class OpenStackBalancers:
         await self._annotate(service, held, address)
         return request.status(address)
 
+    @metrics.reconciles("loadbalancer_update")
     async def update_load_balancer(
         self, cluster_name: str, service: cloud.Service, nodes: Sequence[cloud.Node]
     ) -> None:
@@ -158,6 +161,7 @@ class OpenStackBalancers:
         if self._settings.manage_security_groups:
             await self._open_node_ports(request, held, nodes)
 
+    @metrics.reconciles("loadbalancer_delete")
     async def ensure_load_balancer_deleted(self, cluster_name: str, service: cloud.Service) -> None:
         """Delete the load balancer, its floating IP and the security group of the Service.
 

@@ -26,7 +26,7 @@ import msgspec
 from ccm import cloud
 from ccm.cloud import rest
 
-from . import config
+from . import config, metrics
 
 if TYPE_CHECKING:
     from keystoneauth1 import access
@@ -309,7 +309,7 @@ class Service:
     ) -> T:
         """Return a resource, such as `/v2.0/routers/<ID>`. Raises `NotFound`."""
         shape = _response_type((key, kind))
-        async with self._client.connected(self._kind) as http:
+        async with self._client.connected(self._kind, "GET", path) as http:
             answer: T = _only(await http.get(path, shape, query, headers=self.headers))
         return answer
 
@@ -329,7 +329,7 @@ class Service:
                     return {name: given[name] for name in ("marker", "limit") if name in given}
             return None
 
-        async with self._client.connected(self._kind) as http:
+        async with self._client.connected(self._kind, "GET", path) as http:
             pages = await http.pages(path, page, query or {}, after=after, headers=self.headers)
         return [item for answer in pages for item in getattr(answer, key)], len(pages)
 
@@ -344,7 +344,7 @@ class Service:
     ) -> T:
         """Create (POST) or change (PUT) a resource and return it."""
         shape, more = _response_type((key, kind)), {**self.headers, **(headers or {})}
-        async with self._client.connected(self._kind) as http:
+        async with self._client.connected(self._kind, method, path) as http:
             answer: T = _only(await http.send(method, path, {key: order}, shape, headers=more))
         return answer
 
@@ -358,7 +358,7 @@ class Service:
         """Send a request and return the body of the response, such as that of an action."""
         data = None if body is None else msgspec.json.encode(body)
         more = {**self.headers, **(headers or {})}
-        async with self._client.connected(self._kind) as http:
+        async with self._client.connected(self._kind, method, path) as http:
             return await http.request(method, path, data=data, headers=more)
 
     async def delete(self, path: str) -> None:
@@ -397,14 +397,18 @@ class Client:
         self.block_storage = Service(self, "block-storage")
 
     @contextlib.asynccontextmanager
-    async def connected(self, service: str) -> AsyncIterator[rest.RestClient]:
-        """Wait for one of `CONCURRENT_REQUESTS` slots and yield the client of a service."""
+    async def connected(
+        self, service: str, method: str, path: str
+    ) -> AsyncIterator[rest.RestClient]:
+        """Wait for one of `CONCURRENT_REQUESTS` slots and yield the client for a request."""
         async with self._slots:
             # With each token comes a catalogue, so an endpoint may move.
             url = await self.keystone.endpoint(service)
             if service in _UNVERSIONED:
                 url = _VERSION.sub("", url)
-            yield self._clients.get(url) or await self._open(url)
+            http = self._clients.get(url) or await self._open(url)
+            with metrics.REQUESTS.observe(metrics.request_name(method, path)):
+                yield http
 
     async def _open(self, url: str) -> rest.RestClient:
         async with self._lock:
