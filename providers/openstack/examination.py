@@ -25,9 +25,7 @@ class _Resource(msgspec.Struct, frozen=True, kw_only=True):
     external: bool = msgspec.field(name="router:external", default=False)
 
 
-async def examine(
-    api: client.Client, settings: config.Config
-) -> AsyncIterator[cloud.CloudFinding]:
+async def examine(api: client.Client, settings: config.Config) -> AsyncIterator[cloud.CloudFinding]:
     """Yield the result of each check. Raises `CloudError` if the cloud does not answer."""
     services = ["compute", "network"]
     if settings.load_balancer.enabled:
@@ -92,9 +90,7 @@ async def _find_external(api: client.Client, settings: config.Config) -> cloud.C
     )
 
 
-async def _quotas(
-    api: client.Client, services: list[str]
-) -> AsyncIterator[cloud.CloudFinding]:
+async def _quotas(api: client.Client, services: list[str]) -> AsyncIterator[cloud.CloudFinding]:
     """Yield the use of each quota on which the provider depends."""
     project = await api.keystone.project_id()
     limits = await _read(api.compute, "/limits")

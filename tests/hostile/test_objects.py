@@ -30,16 +30,20 @@ from ccm.testing.contract import Harness
 from ccm.testing.probes import CLUSTER
 from providers.hcloud import machines as hcloud_specs
 from providers.hcloud.testing import server as hcloud_server
+from providers.openstack import machines as openstack_specs
+from providers.openstack.testing import server as openstack_server
 from providers.sim import machines as sim_specs
 from providers.sim import server as sim_server
 from providers.stackit import machines as stackit_specs
 from providers.stackit.testing import server as stackit_server
 from tests.contract.test_sim import SimHarness
 from tests.hcloud.harness import HcloudHarness
+from tests.openstack.harness import OpenStackHarness
 from tests.stackit.harness import StackitHarness
 
 PROVIDERS: Mapping[str, tuple[Any, Callable[[Any, str], Harness], ModuleType]] = {
     "hcloud": (hcloud_server, HcloudHarness, hcloud_specs),
+    "openstack": (openstack_server, OpenStackHarness, openstack_specs),
     "sim": (sim_server, SimHarness, sim_specs),
     "stackit": (stackit_server, StackitHarness, stackit_specs),
 }

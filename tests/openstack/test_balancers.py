@@ -236,13 +236,8 @@ async def test_a_removed_port_is_deleted_last(project: Project) -> None:
 
 async def test_parts_of_a_user_are_left_alone(project: Project) -> None:
     await project.ensured(service(), project.nodes(1))
-    order = {
-        "loadbalancer_id": project.only["id"],
-        "name": "mine",
-        "protocol": "TCP",
-        "protocol_port": 443,
-    }
-    fake_balancers.create_listener(project.world, order)
+    order = {"name": "mine", "protocol": "TCP", "protocol_port": 443}
+    fake_balancers.new_listener(project.world, project.only, order)
 
     await project.ensured(service())
     assert sorted(one["protocol_port"] for one in project.world.listeners.values()) == [80, 443]
@@ -362,7 +357,7 @@ async def test_the_next_matching_subnet_is_tried(project: Project) -> None:
     assert (await address(floating_subnet="web-*")).startswith("192.0.2.")
     assert (await address(floating_subnet_tags="&web,b")).startswith("192.0.2.")
     assert (await address(floating_subnet_id=second["id"])).startswith("192.0.2.")
-    with pytest.raises(cloud.ResourceExhausted, match="Unable to find any IP address"):
+    with pytest.raises(cloud.ResourceExhausted, match="No more IP addresses available"):
         await address(floating_subnet="web-a")
     with pytest.raises(cloud.InvalidArgument, match="no subnet that matches"):
         await address(floating_subnet="nowhere")

@@ -20,7 +20,7 @@ from ccm.testing.fake_api import Exchange, Fault
 from ccm.testing.machine_probes import Machines
 from providers.openstack import machines
 from providers.openstack.machines import MARKS
-from providers.openstack.testing import compute, creation, network
+from providers.openstack.testing import compute, floating, network
 from providers.openstack.testing.state import REGION
 from tests.openstack.harness import FLAVOR, OpenStackHarness
 
@@ -127,8 +127,8 @@ def furnished(harness: OpenStackHarness) -> OpenStackHarness:
     world.ports.clear()
     network.new_port(world, harness.network["id"])["name"] = "given"
     world.keypairs["ops"] = {"name": "ops"}
-    creation.new_security_group(world, "nodes")
-    creation.new_server_group(world, "apart")
+    floating.new_security_group(world, "nodes")
+    world.new("server_groups", "apart", policies=["anti-affinity"], members=[])
     return harness
 
 
@@ -358,7 +358,7 @@ async def test_a_port_of_a_failed_creation_is_used_again(harness: OpenStackHarne
 async def test_a_port_is_replaced_if_the_class_was_changed(
     harness: OpenStackHarness, change: dict[str, Any]
 ) -> None:
-    creation.new_security_group(harness.service.cloud, "nodes")
+    floating.new_security_group(harness.service.cloud, "nodes")
     subnet = network.new_network(harness.service.cloud, "more", ["10.9.0.0/16"])["subnets"][0]
     harness.service.cloud.subnets[subnet]["network_id"] = harness.network["id"]
     harness.network["subnets"].append(subnet)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 from collections.abc import Mapping, Sequence
 
 from ccm.testing import fake_api
@@ -26,12 +25,8 @@ def build_parser() -> argparse.ArgumentParser:
         "A fake of OpenStack on loopback, with networks, a router, an image and some servers.",
         prints="the URL and the environment variables that the daemon needs",
     )
-    parser.add_argument(
-        "--balancer-seconds",
-        type=float,
-        default=0.0,
-        help="time until a load balancer is created, changed or deleted",
-    )
+    text = "time that each change of a load balancer takes"
+    parser.add_argument("--balancer-seconds", type=float, default=0.0, help=text)
     return parser
 
 
@@ -47,8 +42,8 @@ def populate(service: server.Service, names: Sequence[str]) -> None:
         compute.new_server(world, name, flavor, nodes["id"])
 
 
-def _named(things: Mapping[str, Resource], name: str) -> Resource:
-    return next(thing for thing in things.values() if thing["name"] == name)
+def _id(things: Mapping[str, Resource], name: str) -> str:
+    return next(number for number, thing in things.items() if thing["name"] == name)
 
 
 def config(service: server.Service, url: str) -> str:
@@ -62,46 +57,31 @@ password = {service.identity.password}
 domain-name = Default
 tenant-name = k8s
 [LoadBalancer]
-subnet-id = {_named(world.networks, NETWORK)["subnets"][0]}
-floating-network-id = {_named(world.networks, "public")["id"]}
+subnet-id = {_id(world.subnets, f"{NETWORK}-v4")}
+floating-network-id = {_id(world.networks, "public")}
 manage-security-groups = true
 [Route]
-router-id = {_named(world.routers, "k8s")["id"]}
+router-id = {_id(world.routers, "k8s")}
 """
 
 
 def secret(service: server.Service, url: str) -> Mapping[str, str]:
     """Return the credentials of a MachineClass."""
-    return {
-        "authURL": f"{url}/identity/v3",
-        "username": identity.USER,
-        "password": service.identity.password,
-        "domainName": "Default",
-        "tenantName": "k8s",
-    }
-
-
-def machine_spec(service: server.Service) -> Mapping[str, str]:
-    """Return the provider spec of a MachineClass with small servers."""
-    number = _named(service.cloud.networks, NETWORK)["id"]
-    return {"region": REGION, "flavorName": FLAVOR, "imageName": IMAGE, "networkID": number}
+    user = {"username": identity.USER, "password": service.identity.password}
+    return {"authURL": f"{url}/identity/v3", **user, "domainName": "Default", "tenantName": "k8s"}
 
 
 def machine_class(service: server.Service, url: str) -> str:
     """Return the YAML of a MachineClass with small servers, and of its Secret."""
+    name = {"name": "small"}
+    place = {**name, "namespace": "default"}
     data = {**secret(service, url), "userData": "#cloud-config"}
-    return f"""apiVersion: v1
-kind: Secret
-metadata: {{name: small}}
-stringData: {json.dumps(data)}
----
-apiVersion: machine.sapcloud.io/v1alpha1
-kind: MachineClass
-metadata: {{name: small}}
-provider: openstack
-secretRef: {{name: small, namespace: default}}
-providerSpec: {json.dumps(machine_spec(service))}
-"""
+    spec = {"region": REGION, "flavorName": FLAVOR, "imageName": IMAGE}
+    spec["networkID"] = _id(service.cloud.networks, NETWORK)
+    kind: Resource = {"apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "MachineClass"}
+    kind |= {"metadata": name, "provider": "openstack", "secretRef": place, "providerSpec": spec}
+    held = {"apiVersion": "v1", "kind": "Secret", "metadata": name, "stringData": data}
+    return fake_api.to_yaml([held, kind])
 
 
 def machine_deployment(service: server.Service, url: str) -> str:
@@ -114,14 +94,10 @@ def machine_deployment(service: server.Service, url: str) -> str:
 
 async def run(options: argparse.Namespace) -> None:
     """Serve until SIGTERM or SIGINT."""
-    seconds = options.balancer_seconds
-    settings = Settings(
-        boot_s=options.boot_seconds,
-        balancer_s=seconds,
-        balancer_change_s=seconds,
-        balancer_removal_s=seconds,
-        router_routes=1000,  # an administrator has raised the limit
-    )
+    names = ("balancer_s", "balancer_change_s", "balancer_removal_s")
+    seconds = dict.fromkeys(names, options.balancer_seconds)
+    # An administrator has raised the limit of routes.
+    settings = Settings(boot_s=options.boot_seconds, router_routes=1000, **seconds)
     service = server.Service(settings)
     populate(service, options.names)
     async with server.serve(service, port=options.port) as url:

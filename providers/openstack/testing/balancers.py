@@ -45,8 +45,12 @@ def _check_fields(cloud: Cloud, order: Mapping[str, Any]) -> None:
             raise invalid(f"Unknown attribute for argument {field}: {field}")
 
 
+_PARENTS = frozenset({"loadbalancer_id", "listener_id", "pool_id"})
+
+
 def _resource(cloud: Cloud, order: Mapping[str, Any], **fields: Any) -> Resource:
     _check_fields(cloud, order)
+    given = {key: value for key, value in order.items() if key not in _PARENTS}
     tags: Resource = {"tags": []} if cloud.settings.octavia_minor >= MINOR_VERSIONS["tags"] else {}
     return {
         "name": "",
@@ -59,7 +63,7 @@ def _resource(cloud: Cloud, order: Mapping[str, Any], **fields: Any) -> Resource
         "updated_at": None,
         **tags,
         **fields,
-        **order,
+        **given,
         "id": cloud.new_id(),
     }
 
@@ -89,7 +93,7 @@ def create(cloud: Cloud, call: Call) -> Answer:
     try:
         for part in listeners:
             pool = part.pop("default_pool", None)
-            listener = _new_listener(cloud, balancer, part)
+            listener = new_listener(cloud, balancer, part)
             if pool:
                 members, monitor = pool.pop("members", []), pool.pop("healthmonitor", None)
                 new = _new_pool(cloud, balancer, {**pool, "listener_id": listener["id"]})
@@ -112,10 +116,8 @@ def _vip_port(cloud: Cloud, order: Mapping[str, Any]) -> Resource:
     elif number := order.get("vip_network_id"):
         subnet = cloud.subnets[state.get(cloud.networks, number, "Network")["subnets"][0]]
     else:
-        raise invalid(
-            "Validation failure: VIP must contain one of: vip_port_id, vip_network_id, "
-            "vip_subnet_id."
-        )
+        names = "vip_port_id, vip_network_id, vip_subnet_id"
+        raise invalid(f"Validation failure: VIP must contain one of: {names}.")
     port = network.new_port(cloud, subnet["network_id"], owner="Octavia")
     own = [entry for entry in port["fixed_ips"] if entry["subnet_id"] == subnet["id"]]
     port["fixed_ips"] = [{**own[0], "ip_address": order.get("vip_address", own[0]["ip_address"])}]
@@ -123,7 +125,7 @@ def _vip_port(cloud: Cloud, order: Mapping[str, Any]) -> Resource:
 
 
 def _settle(cloud: Cloud, balancer: Resource, seconds: float) -> None:
-    """Make a load balancer ACTIVE after some time."""
+    """Make a load balancer ACTIVE after some time, unless it failed meanwhile."""
 
     def ready() -> None:
         if balancer["provisioning_status"].startswith("PENDING"):
@@ -132,13 +134,12 @@ def _settle(cloud: Cloud, balancer: Resource, seconds: float) -> None:
     cloud.after(seconds, ready)
 
 
-def shown(cloud: Cloud, balancer: Resource) -> Resource:
-    """Return a load balancer in the wire format."""
-    return {
-        **balancer,
-        "listeners": _references(cloud.listeners, balancer),
-        "pools": _references(cloud.pools, balancer),
-    }
+def shown(cloud: Cloud, resource: Resource) -> Resource:
+    """Return a load balancer or part in the wire format."""
+    if "vip_address" not in resource:
+        return resource
+    parts = {"listeners": cloud.listeners, "pools": cloud.pools}
+    return {**resource, **{key: _references(table, resource) for key, table in parts.items()}}
 
 
 def _references(table: Mapping[str, Resource], balancer: Resource) -> list[Resource]:
@@ -157,15 +158,6 @@ def _changeable(cloud: Cloud, number: str, *, deletion: bool = False) -> Resourc
         balancer["updated_at"] = cloud.now()
         _settle(cloud, balancer, cloud.settings.balancer_change_s)
     return balancer
-
-
-def change(cloud: Cloud, call: Call) -> Answer:
-    """Change a load balancer."""
-    order = call.body["loadbalancer"]
-    _check_fields(cloud, order)
-    balancer = _changeable(cloud, call.path["id"])
-    balancer.update(order)
-    return 200, {"loadbalancer": shown(cloud, balancer)}
 
 
 def delete(cloud: Cloud, call: Call) -> Answer:
@@ -202,9 +194,10 @@ def _remove(cloud: Cloud, balancer: Resource) -> None:
 # --- parts ----------------------------------------------------------------------------------------
 
 
-def _new_listener(cloud: Cloud, balancer: Resource, order: Mapping[str, Any]) -> Resource:
+def new_listener(cloud: Cloud, balancer: Resource, order: Mapping[str, Any]) -> Resource:
+    """Create a listener without delay."""
     protocol, number = order.get("protocol"), order.get("protocol_port")
-    if protocol not in POOL_PROTOCOLS or protocol not in cloud.settings.protocols:
+    if protocol not in POOL_PROTOCOLS:
         raise invalid(f"Invalid input for field/attribute protocol. Value: '{protocol}'.")
     if not isinstance(number, int) or not 1 <= number <= 65535:
         raise invalid(f"Invalid input for field/attribute protocol_port. Value: '{number}'.")
@@ -219,10 +212,9 @@ def _new_listener(cloud: Cloud, balancer: Resource, order: Mapping[str, Any]) ->
             text = f"Another Listener on this Load Balancer is already using protocol_port {number}"
             raise ApiError("conflict", text, status=409)
     _check_cidrs(balancer, order)
-    fields = {key: value for key, value in order.items() if key != "loadbalancer_id"}
     listener = _resource(
         cloud,
-        fields,
+        order,
         connection_limit=-1,
         default_pool_id=None,
         default_tls_container_ref=None,
@@ -238,30 +230,25 @@ def _check_cidrs(balancer: Resource, order: Mapping[str, Any]) -> None:
     version = 6 if ":" in balancer["vip_address"] else 4
     for cidr in order.get("allowed_cidrs") or ():
         if ip_network(cidr).version != version:
-            raise invalid(
-                f"Validation failure: CIDR {cidr} IP version incompatible with VIP "
-                f"{balancer['vip_address']} IP version."
-            )
+            text = f"CIDR {cidr} IP version incompatible with VIP {balancer['vip_address']}"
+            raise invalid(f"Validation failure: {text} IP version.")
 
 
 def _new_pool(cloud: Cloud, balancer: Resource, order: Mapping[str, Any]) -> Resource:
     listener = get(cloud, "listeners", order["listener_id"])
     protocol, algorithm = order.get("protocol"), order.get("lb_algorithm")
     if protocol not in POOL_PROTOCOLS[listener["protocol"]]:
-        raise invalid(
-            f"Validation failure: The pool protocol '{protocol}' is invalid while the listener "
-            f"protocol is '{listener['protocol']}'."
-        )
+        text = f"pool protocol '{protocol}' is invalid while the listener protocol is"
+        raise invalid(f"Validation failure: The {text} '{listener['protocol']}'.")
     if algorithm not in ALGORITHMS or (
         balancer.get("provider") == "ovn" and algorithm != "SOURCE_IP_PORT"
     ):
         raise invalid(f"Invalid input for field/attribute lb_algorithm. Value: '{algorithm}'.")
     if listener["default_pool_id"]:
         raise ApiError("conflict", "This listener already has a default pool", status=409)
-    fields = {key: value for key, value in order.items() if not key.endswith("_id")}
     pool = _resource(
         cloud,
-        fields,
+        order,
         session_persistence=None,
         healthmonitor_id=None,
         listeners=[{"id": listener["id"]}],
@@ -294,48 +281,37 @@ def _new_monitor(cloud: Cloud, _: Resource, order: Mapping[str, Any]) -> Resourc
     pool = get(cloud, "pools", order["pool_id"])
     types = ("HTTP", "TCP", "UDP-CONNECT") if pool["protocol"] == "UDP" else ("HTTP", "TCP")
     if order["type"] not in types:
-        raise invalid(
-            f"Validation failure: The type '{order['type']}' is invalid while the pool protocol "
-            f"is '{pool['protocol']}'."
-        )
+        text = f"The type '{order['type']}' is invalid while the pool protocol is"
+        raise invalid(f"Validation failure: {text} '{pool['protocol']}'.")
     if pool["healthmonitor_id"]:
         raise ApiError("conflict", "This pool already has a health monitor", status=409)
-    fields = {key: value for key, value in order.items() if key != "pool_id"}
     http = {"http_method": None, "url_path": None, "expected_codes": None}
-    monitor = _resource(cloud, fields, max_retries_down=3, pools=[{"id": pool["id"]}], **http)
+    monitor = _resource(cloud, order, max_retries_down=3, pools=[{"id": pool["id"]}], **http)
     cloud.monitors[monitor["id"]] = monitor
     pool["healthmonitor_id"] = monitor["id"]
     return monitor
 
 
 def _balancer_of(cloud: Cloud, part: Resource) -> str:
-    """Return the ID of the load balancer of a listener, pool or health monitor."""
+    """Return the ID of a load balancer, or of that of a listener, pool or health monitor."""
+    if "vip_address" in part:
+        return str(part["id"])
     owner = cloud.pools[part["pools"][0]["id"]] if "pools" in part else part
     number: str = owner["loadbalancers"][0]["id"]
     return number
 
 
-def _creation(
-    table: str, key: str, make: Callable[[Cloud, Resource, Resource], Resource]
-) -> Handler:
+def _creation(key: str, make: Callable[[Cloud, Resource, Resource], Resource]) -> Handler:
     """Return a handler that creates a listener, or the pool or monitor of one."""
-    parents = {"pools": ("listeners", "listener_id"), "monitors": ("pools", "pool_id")}
 
     def handler(cloud: Cloud, call: Call) -> Answer:
         order = call.body[key]
-        number = order.get("loadbalancer_id")
-        if table in parents:
-            of, field = parents[table]
-            number = _balancer_of(cloud, get(cloud, of, order[field]))
-        balancer = get(cloud, "balancers", number)
+        of = next(kind for kind in ("pool", "listener", "loadbalancer") if f"{kind}_id" in order)
+        parent = get(cloud, f"{of}s".removeprefix("load"), order[f"{of}_id"])
+        balancer = get(cloud, "balancers", _balancer_of(cloud, parent))
         return 201, {key: _changed(cloud, balancer, lambda: make(cloud, balancer, order))}
 
     return handler
-
-
-def create_listener(cloud: Cloud, order: Resource) -> Resource:
-    """Create a listener without delay."""
-    return _new_listener(cloud, get(cloud, "balancers", order["loadbalancer_id"]), order)
 
 
 def _changed(cloud: Cloud, balancer: Resource, make: Callable[[], Resource]) -> Resource:
@@ -362,45 +338,38 @@ def list_members(cloud: Cloud, call: Call) -> Answer:
     return state.listing(cloud, call, "members", cloud.members[pool["id"]])
 
 
-def list_parts(table: str, key: str) -> Handler:
-    """Return a handler that lists listeners, pools or monitors, also by load balancer."""
+def list_all(table: str, key: str) -> Handler:
+    """Return a handler that lists load balancers or parts, these also by load balancer."""
 
     def handler(cloud: Cloud, call: Call) -> Answer:
-        wanted = call.query.get("loadbalancer_id")
-        parts = getattr(cloud, table).values()
-        chosen = [part for part in parts if not wanted or _balancer_of(cloud, part) in wanted]
-        return state.listing(cloud, call, key, chosen)
+        query = dict(call.query)
+        wanted = query.pop("loadbalancer_id", None)
+        things = [shown(cloud, thing) for thing in getattr(cloud, table).values()]
+        chosen = [thing for thing in things if not wanted or _balancer_of(cloud, thing) in wanted]
+        return state.listing(cloud, call, key, state.filtered(chosen, query))
 
     return handler
 
 
-def list_balancers(cloud: Cloud, call: Call) -> Answer:
-    """List load balancers."""
-    matching = state.filtered(cloud.balancers.values(), call.query)
-    return state.listing(
-        cloud, call, "loadbalancers", [shown(cloud, balancer) for balancer in matching]
-    )
+def show(table: str, key: str) -> Handler:
+    """Return a handler that returns a load balancer or part."""
+    return lambda cloud, call: (200, {key: shown(cloud, get(cloud, table, call.path["id"]))})
 
 
-def show_part(table: str, key: str) -> Handler:
-    """Return a handler that returns a listener, pool or health monitor."""
-    return lambda cloud, call: (200, {key: get(cloud, table, call.path["id"])})
-
-
-def change_part(table: str, key: str) -> Handler:
-    """Return a handler that changes a listener, pool or health monitor."""
-    fixed = {"protocol", "protocol_port", "type", "loadbalancer_id", "listener_id", "pool_id"}
+def change(table: str, key: str) -> Handler:
+    """Return a handler that changes a load balancer or part."""
+    fixed = _PARENTS | {"protocol", "protocol_port", "type", "vip_address"}
 
     def handler(cloud: Cloud, call: Call) -> Answer:
-        part, order = get(cloud, table, call.path["id"]), call.body[key]
+        thing, order = get(cloud, table, call.path["id"]), call.body[key]
         if refused := fixed & order.keys():
             raise invalid(f"Unknown attribute for argument {key}: {min(refused)}")
         _check_fields(cloud, order)
-        balancer = get(cloud, "balancers", _balancer_of(cloud, part))
+        balancer = get(cloud, "balancers", _balancer_of(cloud, thing))
         _check_cidrs(balancer, order)
         _changeable(cloud, balancer["id"])
-        part.update(order)
-        return 200, {key: part}
+        thing.update(order)
+        return 200, {key: shown(cloud, thing)}
 
     return handler
 
@@ -431,35 +400,38 @@ def versions(cloud: Cloud, _: Call) -> Answer:
     return 200, {"versions": listed}
 
 
-def _show(cloud: Cloud, call: Call) -> Answer:
-    balancer = get(cloud, "balancers", call.path["id"])
-    return 200, {"loadbalancer": shown(cloud, balancer)}
+def quotas(cloud: Cloud, _: Call) -> Answer:
+    """Return the quotas."""
+    return 200, {"quota": {"load_balancer": cloud.settings.balancers}}
 
 
-_PARTS: Sequence[tuple[str, str, str, Any]] = (
-    ("listeners", "listener", "listeners", _new_listener),
-    ("pools", "pool", "pools", _new_pool),
-    ("healthmonitors", "healthmonitor", "monitors", _new_monitor),
+_KINDS: Sequence[tuple[str, str, str, Handler, Handler]] = (
+    ("loadbalancers", "loadbalancer", "balancers", create, delete),
+    *(
+        (f"{key}s", key, table, _creation(key, make), delete_part(table))
+        for key, table, make in (
+            ("listener", "listeners", new_listener),
+            ("pool", "pools", _new_pool),
+            ("healthmonitor", "monitors", _new_monitor),
+        )
+    ),
 )
+"""Path, key in bodies, table, and handlers of creation and deletion."""
 
 CALLS: list[Operation] = [
     ("GET", "/", versions),
-    ("GET", "/v2/lbaas/loadbalancers", list_balancers),
-    ("POST", "/v2/lbaas/loadbalancers", create),
-    ("GET", "/v2/lbaas/loadbalancers/{id}", _show),
-    ("PUT", "/v2/lbaas/loadbalancers/{id}", change),
-    ("DELETE", "/v2/lbaas/loadbalancers/{id}", delete),
+    ("GET", "/v2/lbaas/quotas/{id}", quotas),
     ("GET", "/v2/lbaas/pools/{id}/members", list_members),
     ("PUT", "/v2/lbaas/pools/{id}/members", put_members),
     *(
         operation
-        for path, key, table, make in _PARTS
+        for path, key, table, creation, deletion in _KINDS
         for operation in (
-            ("GET", f"/v2/lbaas/{path}", list_parts(table, path)),
-            ("POST", f"/v2/lbaas/{path}", _creation(table, key, make)),
-            ("GET", f"/v2/lbaas/{path}/{{id}}", show_part(table, key)),
-            ("PUT", f"/v2/lbaas/{path}/{{id}}", change_part(table, key)),
-            ("DELETE", f"/v2/lbaas/{path}/{{id}}", delete_part(table)),
+            ("GET", f"/v2/lbaas/{path}", list_all(table, path)),
+            ("POST", f"/v2/lbaas/{path}", creation),
+            ("GET", f"/v2/lbaas/{path}/{{id}}", show(table, key)),
+            ("PUT", f"/v2/lbaas/{path}/{{id}}", change(table, key)),
+            ("DELETE", f"/v2/lbaas/{path}/{{id}}", deletion),
         )
     ),
 ]

@@ -49,18 +49,6 @@ def remove(cloud: Cloud, number: str) -> None:
             del cloud.ports[port["id"]]
 
 
-def power(cloud: Cloud, number: str, *, on: bool) -> None:
-    """Start or stop a server; the status changes after `Settings.power_s`."""
-    server = state.get(cloud.servers, number, "Instance")
-
-    def change() -> None:
-        server["status"] = "ACTIVE" if on else "SHUTOFF"
-        server["OS-EXT-STS:vm_state"] = "active" if on else "stopped"
-        server["OS-EXT-STS:power_state"] = 1 if on else 4
-
-    cloud.after(cloud.settings.power_s, change)
-
-
 def shown(cloud: Cloud, call: Call, server: Resource) -> Resource:
     """Return a server in the wire format of the requested microversion."""
     flavor = cloud.flavors[server["flavor"]]
@@ -97,10 +85,8 @@ def index(cloud: Cloud, call: Call) -> Answer:
         for server in state.filtered(cloud.servers.values(), query)
         if re.search(patterns[0], server["name"])
     ]
-    status, answer = state.listing(cloud, call, "servers", matching)
-    assert answer is not None
-    servers = [shown(cloud, call, server) for server in answer["servers"]]
-    return status, {**answer, "servers": servers}
+    servers = [shown(cloud, call, server) for server in matching]
+    return state.listing(cloud, call, "servers", servers)
 
 
 def show(cloud: Cloud, call: Call) -> Answer:
@@ -109,7 +95,17 @@ def show(cloud: Cloud, call: Call) -> Answer:
     return 200, {"server": shown(cloud, call, server)}
 
 
+def limits(cloud: Cloud, _: Call) -> Answer:
+    """Return the quotas and their use."""
+    absolute = {
+        "maxTotalInstances": cloud.settings.servers,
+        "totalInstancesUsed": len(cloud.servers),
+    }
+    return 200, {"limits": {"rate": [], "absolute": absolute}}
+
+
 CALLS: list[Operation] = [
+    ("GET", "/limits", limits),
     ("GET", "/servers/detail", index),
     ("GET", "/servers/{id}", show),
     ("GET", "/flavors", state.list_handler("flavors")),

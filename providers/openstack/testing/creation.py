@@ -14,23 +14,16 @@ NO_HOST = "No valid host was found. There are not enough hosts available."
 
 _METADATA_KEY = re.compile(r"[a-zA-Z0-9-_:. ]{1,255}")
 _TAG = re.compile(r"[^,/]{1,60}")
-_FIELDS: Mapping[str, tuple[int, ...]] = {
-    **dict.fromkeys(
-        (
-            *("name", "flavorRef", "imageRef", "networks", "metadata", "availability_zone"),
-            *("key_name", "config_drive", "security_groups", "user_data"),
-            "block_device_mapping_v2",
-        ),
-        (2, 1),
-    ),
-    "tags": (2, 52),
-}
-"""Field of an order -> microversion from which Nova accepts it."""
-
-_VOLUME = {
-    *("boot_index", "uuid", "source_type", "destination_type", "volume_size"),
+_FIELDS = {
+    *("name", "flavorRef", "imageRef", "networks", "metadata", "availability_zone", "tags"),
+    *("key_name", "config_drive", "security_groups", "user_data", "block_device_mapping_v2"),
+    *("boot_index", "uuid", "source_type", "destination_type", "volume_size", "volume_type"),
     "delete_on_termination",
 }
+"""Fields of a server and of its volumes."""
+
+_SINCE: Mapping[str, tuple[int, ...]] = {"tags": (2, 52), "volume_type": (2, 67)}
+"""Field -> microversion from which Nova accepts it."""
 
 
 def new_image(cloud: Cloud, name: str) -> Resource:
@@ -38,37 +31,18 @@ def new_image(cloud: Cloud, name: str) -> Resource:
     return cloud.new("images", name, status="active", os_hidden=False)
 
 
-def new_security_group(cloud: Cloud, name: str) -> Resource:
-    """Create a security group without rules."""
-    return cloud.new("security_groups", name, description="", security_group_rules=[])
-
-
-def new_server_group(cloud: Cloud, name: str) -> Resource:
-    """Create a server group."""
-    return cloud.new("server_groups", name, policies=["anti-affinity"], members=[], metadata={})
-
-
 def _invalid(text: str) -> ApiError:
     return ApiError("badRequest", text, status=400)
-
-
-def _find(things: Mapping[str, Resource], word: str) -> Resource:
-    """Return a resource by its ID or name, as Nova does with security groups."""
-    for thing in things.values():
-        if word in (thing["id"], thing["name"]):
-            return thing
-    raise _invalid(f"{word} could not be found.")
 
 
 def _check(cloud: Cloud, call: Call, order: Resource) -> None:
     """Raise the error 400 of Nova for an invalid order, and 403 above the quota."""
     version = compute.microversion(cloud, call)
-    if unknown := [name for name in order if version < _FIELDS.get(name, (3,))]:
-        raise _invalid(f"Additional properties are not allowed ({unknown[0]!r} was unexpected)")
-    for volume in order.get("block_device_mapping_v2") or ():
-        known = _VOLUME | ({"volume_type"} if version >= (2, 67) else set())
-        if unknown := sorted(volume.keys() - known):
-            raise _invalid(f"Additional properties are not allowed ({unknown[0]!r} was unexpected)")
+    for body in (order, *(order.get("block_device_mapping_v2") or ())):
+        for name in body:
+            if name not in _FIELDS or version < _SINCE.get(name, (2, 1)):
+                text = f"Additional properties are not allowed ({name!r} was unexpected)"
+                raise _invalid(text)
     if not isinstance(order.get("networks"), list) or not order["networks"]:
         raise _invalid("'networks' is a required property")
     for key, text in (order.get("metadata") or {}).items():
@@ -80,10 +54,6 @@ def _check(cloud: Cloud, call: Call, order: Resource) -> None:
         base64.b64decode(order.get("user_data") or "", validate=True)
     except binascii.Error as error:
         raise _invalid("Invalid input for field/attribute user_data.") from error
-    if len(order.get("user_data") or "") > 65535:
-        raise _invalid("Invalid input for field/attribute user_data. It is too long")
-    if order.get("key_name") and order["key_name"] not in cloud.keypairs:
-        raise _invalid("Invalid key_name provided.")
     if len(cloud.servers) >= cloud.settings.servers:
         raise ApiError("quota", state.MESSAGES["quota"])
 
@@ -92,22 +62,26 @@ def create_server(cloud: Cloud, call: Call) -> Answer:
     """Create a server, which runs after `Settings.boot_s`; without capacity, it ends in ERROR."""
     order: Resource = call.body["server"]
     _check(cloud, call, order)
-    flavor = cloud.flavors.get(order["flavorRef"])
     volumes = order.get("block_device_mapping_v2") or []
     image = volumes[0]["uuid"] if volumes else order.get("imageRef")
-    if flavor is None:
-        raise _invalid(f"Flavor {order['flavorRef']} could not be found.")
-    if image not in cloud.images:
-        raise _invalid("Can not find requested image")
-    hint = call.body.get("os:scheduler_hints", {}).get("group")
-    if hint and hint not in cloud.server_groups:
-        raise _invalid(f"Instance group {hint} could not be found.")
-    groups = [_find(cloud.security_groups, one["name"]) for one in order.get("security_groups", ())]
+    group = call.body.get("os:scheduler_hints", {}).get("group", "")
+    for word, things, text in (
+        (order["flavorRef"], cloud.flavors, f"Flavor {order['flavorRef']} could not be found."),
+        (image, cloud.images, "Can not find requested image"),
+        (group, cloud.server_groups, f"Instance group {group} could not be found."),
+        (order.get("key_name", ""), cloud.keypairs, "Invalid key_name provided."),
+    ):
+        if word != "" and word not in things:
+            raise _invalid(text)
+    names = {one["name"] for one in order.get("security_groups", ())}
+    groups = [one for one in cloud.security_groups.values() if names & {one["id"], one["name"]}]
+    if len(groups) != len(names):
+        raise _invalid(f"Security group {', '.join(names)} could not be found.")
     for entry in order["networks"]:
         _check_network(cloud, entry)
     is_full = len(cloud.servers) >= cloud.settings.hosts
     zone = order.get("availability_zone") or "az1"
-    server = compute.new_server(cloud, order["name"], flavor, zone=zone)
+    server = compute.new_server(cloud, order["name"], cloud.flavors[order["flavorRef"]], zone=zone)
     server.update(
         {
             "status": "BUILD",
@@ -142,15 +116,12 @@ def create_server(cloud: Cloud, call: Call) -> Answer:
 
 
 def _check_network(cloud: Cloud, entry: Resource) -> None:
-    if "port" not in entry:
-        if entry["uuid"] not in cloud.networks:
-            raise _invalid(f"Network {entry['uuid']} could not be found.")
-        return
-    port = cloud.ports.get(entry["port"])
-    if port is None:
-        raise _invalid(f"Port id {entry['port']} could not be found.")
-    if port["device_id"]:
-        raise ApiError("conflictingRequest", f"Port {port['id']} is still in use.", status=409)
+    things, kind = (cloud.ports, "Port id") if "port" in entry else (cloud.networks, "Network")
+    number = entry.get("port") or entry["uuid"]
+    if number not in things:
+        raise _invalid(f"{kind} {number} could not be found.")
+    if things[number].get("device_id"):
+        raise ApiError("conflictingRequest", f"Port {number} is still in use.", status=409)
 
 
 def _plug(cloud: Cloud, server: Resource, entry: Resource, groups: list[Resource]) -> None:
@@ -180,11 +151,7 @@ def set_metadata(cloud: Cloud, call: Call) -> Answer:
 
 def show_keypair(cloud: Cloud, call: Call) -> Answer:
     """Return a key pair, which has no ID but a name."""
-    name = call.path["name"]
-    if name not in cloud.keypairs:
-        text = f"Keypair {name} not found for user u1"
-        raise ApiError("itemNotFound", text, status=404)
-    return 200, {"keypair": cloud.keypairs[name]}
+    return 200, {"keypair": state.get(cloud.keypairs, call.path["name"], "Keypair")}
 
 
 def create_port(cloud: Cloud, call: Call) -> Answer:
@@ -199,18 +166,8 @@ def create_port(cloud: Cloud, call: Call) -> Answer:
             text = f"Invalid input for operation: subnet {subnet} is of another network."
             raise ApiError("InvalidInput", text, status=400)
     port = network.new_port(cloud, order["network_id"])
-    pairs = [
-        {"mac_address": port["mac_address"], **pair}
-        for pair in order.get("allowed_address_pairs", ())
-    ]
-    port.update(
-        name=order.get("name", ""),
-        description=order.get("description", ""),
-        security_groups=list(groups),
-        allowed_address_pairs=pairs,
-    )
-    if subnets:
-        port["fixed_ips"] = [one for one in port["fixed_ips"] if one["subnet_id"] in subnets]
+    fixed = [entry for entry in port["fixed_ips"] if entry["subnet_id"] in subnets]
+    port.update(network.with_pairs(port, order), fixed_ips=fixed or port["fixed_ips"])
     return 201, {"port": port}
 
 
@@ -220,22 +177,12 @@ def delete_port(cloud: Cloud, call: Call) -> Answer:
     return 204, None
 
 
-def _lister(table: str) -> state.Handler:
-    """Return a handler that lists resources by ID or name, without pages."""
-
-    def index(cloud: Cloud, call: Call) -> Answer:
-        things = state.filtered(getattr(cloud, table).values(), call.query)
-        return 200, {table: things}
-
-    return index
-
-
 COMPUTE_CALLS: list[Operation] = [
     ("POST", "/servers", create_server),
     ("DELETE", "/servers/{id}", delete_server),
     ("POST", "/servers/{id}/metadata", set_metadata),
     ("GET", "/os-keypairs/{name}", show_keypair),
-    ("GET", "/os-server-groups", _lister("server_groups")),
+    ("GET", "/os-server-groups", state.list_handler("server_groups")),
 ]
 """Operations of Nova."""
 
@@ -245,5 +192,5 @@ NETWORK_CALLS: list[Operation] = [
 ]
 """Operations of Neutron."""
 
-IMAGE_CALLS: list[Operation] = [("GET", "/v2/images", _lister("images"))]
+IMAGE_CALLS: list[Operation] = [("GET", "/v2/images", state.list_handler("images"))]
 """Operations of Glance."""

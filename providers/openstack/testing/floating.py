@@ -2,48 +2,38 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_network
-
-from . import state
+from . import network, state
 from .state import Answer, ApiError, Call, Cloud, Operation, Resource
 
 
 def new_floating_ip(
     cloud: Cloud,
-    network_id: str,
+    floating_network_id: str,
     *,
-    address: str = "",
+    floating_ip_address: str = "",
     subnet_id: str = "",
     port_id: str | None = None,
     description: str = "",
 ) -> Resource:
     """Create a floating IP in an external network."""
-    network = state.get(cloud.networks, network_id, "Network")
-    if not network["router:external"]:
-        text = f"Bad floatingip request: Network {network_id} is not a valid external network."
-        raise ApiError("BadRequest", text, status=400)
+    found = state.get(cloud.networks, floating_network_id, "Network")
+    if not found["router:external"]:
+        text = f"Network {floating_network_id} is not a valid external network."
+        raise ApiError("BadRequest", f"Bad floatingip request: {text}", status=400)
     if len(cloud.floating_ips) >= cloud.settings.floating_ips:
         raise ApiError("OverQuota", "Quota exceeded for resources: ['floatingip'].", status=409)
     _check_port(cloud, port_id)
+    subnet = subnet_id or next(
+        number for number in found["subnets"] if cloud.subnets[number]["ip_version"] == 4
+    )
     return cloud.new(
         "floating_ips",
         "",
-        floating_network_id=network_id,
-        floating_ip_address=address or _free_address(cloud, network, subnet_id),
+        floating_network_id=floating_network_id,
+        floating_ip_address=floating_ip_address or network.free_address(cloud, subnet),
         port_id=port_id,
         description=description,
     )
-
-
-def _free_address(cloud: Cloud, network: Resource, subnet_id: str) -> str:
-    used = {entry["floating_ip_address"] for entry in cloud.floating_ips.values()}
-    for subnet in [subnet_id] if subnet_id else network["subnets"]:
-        hosts = ip_network(state.get(cloud.subnets, subnet, "Subnet")["cidr"])
-        for position in range(10, hosts.num_addresses - 1):
-            if str(hosts[position]) not in used and hosts.version == 4:
-                return str(hosts[position])
-    text = f"Unable to find any IP address on external network {network['id']}."
-    raise ApiError("ExternalIpAddressExhausted", text, status=400)
 
 
 def _check_port(cloud: Cloud, port_id: str | None) -> None:
@@ -57,16 +47,7 @@ def _check_port(cloud: Cloud, port_id: str | None) -> None:
 
 def create_floating_ip(cloud: Cloud, call: Call) -> Answer:
     """Create a floating IP."""
-    order = call.body["floatingip"]
-    entry = new_floating_ip(
-        cloud,
-        order["floating_network_id"],
-        address=order.get("floating_ip_address", ""),
-        subnet_id=order.get("subnet_id", ""),
-        port_id=order.get("port_id"),
-        description=order.get("description", ""),
-    )
-    return 201, {"floatingip": entry}
+    return 201, {"floatingip": new_floating_ip(cloud, **call.body["floatingip"])}
 
 
 def change_floating_ip(cloud: Cloud, call: Call) -> Answer:
@@ -86,17 +67,16 @@ def delete_floating_ip(cloud: Cloud, call: Call) -> Answer:
     return 204, None
 
 
-def create_group(cloud: Cloud, call: Call) -> Answer:
+def new_security_group(cloud: Cloud, name: str, description: str = "") -> Resource:
     """Create a security group, which lets all traffic out."""
-    order = call.body["security_group"]
     rules = [{"direction": "egress", "ethertype": family} for family in ("IPv4", "IPv6")]
-    group = cloud.new(
-        "security_groups",
-        order["name"],
-        description=order.get("description", ""),
-        security_group_rules=[_rule(cloud, rule) for rule in rules],
-    )
-    return 201, {"security_group": group}
+    held = [_rule(cloud, rule) for rule in rules]
+    return cloud.new("security_groups", name, description=description, security_group_rules=held)
+
+
+def create_group(cloud: Cloud, call: Call) -> Answer:
+    """Create a security group."""
+    return 201, {"security_group": new_security_group(cloud, **call.body["security_group"])}
 
 
 def _rule(cloud: Cloud, order: Resource) -> Resource:
@@ -120,14 +100,10 @@ def create_rules(cloud: Cloud, call: Call) -> Answer:
 
 def delete_rule(cloud: Cloud, call: Call) -> Answer:
     """Delete a rule."""
-    number = call.path["id"]
     for group in cloud.security_groups.values():
-        kept = [rule for rule in group["security_group_rules"] if rule["id"] != number]
-        if len(kept) < len(group["security_group_rules"]):
-            group["security_group_rules"] = kept
-            return 204, None
-    text = f"Security group rule {number} could not be found."
-    raise ApiError("SecurityGroupRuleNotFound", text, status=404)
+        rules = group["security_group_rules"]
+        group["security_group_rules"] = [rule for rule in rules if rule["id"] != call.path["id"]]
+    return 204, None
 
 
 def delete_group(cloud: Cloud, call: Call) -> Answer:
@@ -146,7 +122,17 @@ def set_port_tags(cloud: Cloud, call: Call) -> Answer:
     return 200, {"tags": port["tags"]}
 
 
+def quotas(cloud: Cloud, _: Call) -> Answer:
+    """Return the quotas and their use; negative = unlimited."""
+    tables = {"port": cloud.ports, "security_group": cloud.security_groups}
+    quota = {name: {"limit": -1, "used": len(table)} for name, table in tables.items()}
+    used = len(cloud.floating_ips)
+    quota["floatingip"] = {"limit": cloud.settings.floating_ips, "used": used}
+    return 200, {"quota": quota}
+
+
 CALLS: list[Operation] = [
+    ("GET", "/v2.0/quotas/{id}/details", quotas),
     ("GET", "/v2.0/floatingips", state.list_handler("floating_ips", "floatingips")),
     ("POST", "/v2.0/floatingips", create_floating_ip),
     ("PUT", "/v2.0/floatingips/{id}", change_floating_ip),

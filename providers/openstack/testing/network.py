@@ -28,7 +28,7 @@ def new_port(
     """Create a port with an address of each subnet, usually of a server."""
     network = state.get(cloud.networks, network_id, "Network")
     fixed = [
-        {"subnet_id": subnet, "ip_address": _free_address(cloud, subnet)}
+        {"subnet_id": subnet, "ip_address": free_address(cloud, subnet)}
         for subnet in network["subnets"]
     ]
     zone = device and device.get("OS-EXT-AZ:availability_zone")
@@ -48,11 +48,16 @@ def new_port(
     )
 
 
-def _free_address(cloud: Cloud, subnet_id: str) -> str:
+def free_address(cloud: Cloud, subnet_id: str) -> str:
+    """Return an unused address of a subnet. Raises the error for an exhausted subnet."""
     used = {entry["ip_address"] for port in cloud.ports.values() for entry in port["fixed_ips"]}
-    hosts = ip_network(cloud.subnets[subnet_id]["cidr"])
-    numbers = range(10, hosts.num_addresses - 1)
-    return next(str(hosts[number]) for number in numbers if str(hosts[number]) not in used)
+    used |= {entry["floating_ip_address"] for entry in cloud.floating_ips.values()}
+    hosts = ip_network(state.get(cloud.subnets, subnet_id, "Subnet")["cidr"])
+    for number in range(10, hosts.num_addresses - 1):
+        if str(hosts[number]) not in used:
+            return str(hosts[number])
+    text = f"No more IP addresses available on subnet {subnet_id}."
+    raise ApiError("IpAddressGenerationFailure", text, status=409)
 
 
 def new_router(cloud: Cloud, name: str, subnets: Sequence[str]) -> Resource:
@@ -88,6 +93,13 @@ def extensions(cloud: Cloud, _: Call) -> Answer:
     return 200, {"extensions": [{"alias": alias} for alias in cloud.settings.extensions]}
 
 
+def with_pairs(port: Resource, order: Resource) -> Resource:
+    """Return a port's order, with the MAC address of the port in address pairs without one."""
+    pairs = order.get("allowed_address_pairs", port["allowed_address_pairs"])
+    own = {"mac_address": port["mac_address"]}
+    return {**order, "allowed_address_pairs": [{**own, **pair} for pair in pairs]}
+
+
 def change_port(cloud: Cloud, call: Call) -> Answer:
     """Change a port."""
     port = state.get(cloud.ports, call.path["id"], "Port")
@@ -95,11 +107,7 @@ def change_port(cloud: Cloud, call: Call) -> Answer:
     if order.get("allowed_address_pairs") and not port["port_security_enabled"]:
         text = "Port Security must be enabled in order to have allowed address pairs on a port."
         raise ApiError("AddressPairAndPortSecurityRequired", text, status=409)
-    if "allowed_address_pairs" in order:
-        order["allowed_address_pairs"] = [
-            {"mac_address": port["mac_address"], **pair} for pair in order["allowed_address_pairs"]
-        ]
-    port.update(order)
+    port.update(with_pairs(port, order))
     port["revision_number"] += 1
     return 200, {"port": port}
 
@@ -139,18 +147,8 @@ def _check_routes(cloud: Cloud, router: Resource, routes: list[Resource]) -> Non
     ]
     for route in routes:
         if not any(ip_address(route["nexthop"]) in subnet for subnet in subnets):
-            text = "the nexthop is not connected with router"
-            raise ApiError(
-                "InvalidRoutes", f"Invalid format for routes: {route}, {text}", status=400
-            )
-
-
-def _added(routes: list[Resource], more: list[Resource]) -> list[Resource]:
-    return [*routes, *(route for route in more if route not in routes)]
-
-
-def _removed(routes: list[Resource], fewer: list[Resource]) -> list[Resource]:
-    return [route for route in routes if route not in fewer]
+            text = f"Invalid format for routes: {route}, the nexthop is not connected with router"
+            raise ApiError("InvalidRoutes", text, status=400)
 
 
 CALLS: list[Operation] = [
@@ -163,7 +161,10 @@ CALLS: list[Operation] = [
     ("PUT", "/v2.0/routers/{id}", routes_handler(lambda _, routes: routes, needs="extraroute")),
     *(
         ("PUT", f"/v2.0/routers/{{id}}/{word}", routes_handler(change, needs="extraroute-atomic"))
-        for word, change in (("add_extraroutes", _added), ("remove_extraroutes", _removed))
+        for word, change in (
+            ("add_extraroutes", lambda old, more: [*old, *(row for row in more if row not in old)]),
+            ("remove_extraroutes", lambda old, less: [row for row in old if row not in less]),
+        )
     ),
 ]
 """Operations of Neutron."""

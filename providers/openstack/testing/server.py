@@ -43,7 +43,7 @@ class Service(fake_api.FakeApi):
                 path=path,
                 prefix=identity.PATHS[service],
                 operation=f"{method} /{service}{path}",
-                handle=self._handler(service, handler),
+                handle=self._handler(handler),
             )
             for service, operations in SERVICES.items()
             for method, path, handler in operations
@@ -71,40 +71,32 @@ class Service(fake_api.FakeApi):
 
     def _grant(self, request: web.Request, order: Any) -> tuple[int, Any]:
         url = f"{request.scheme}://{request.host}"
-        try:
-            return self.identity.grant(request[TOKEN], url, order or {})
-        except ApiError as error:
-            raise error.shape("identity") from error
+        return self.identity.grant(request[TOKEN], url, order or {})
 
-    def _handler(
-        self, service: str, handler: Handler
-    ) -> Callable[[web.Request, Any], tuple[int, Any]]:
+    def _handler(self, handler: Handler) -> Callable[[web.Request, Any], tuple[int, Any]]:
         def handle(request: web.Request, order: Any) -> tuple[int, Any]:
             self.cloud.settle()
-            query: dict[str, list[str]] = {}
-            for name, value in request.query.items():
-                query.setdefault(name, []).append(value)
             call = Call(
                 path=dict(request.match_info),
-                query=query,
+                query={name: request.query.getall(name) for name in request.query},
                 body=order or {},
-                headers={name.lower(): value for name, value in request.headers.items()},
+                headers=request.headers,
                 url=str(request.url.with_query(None)),
             )
-            try:
-                return handler(self.cloud, call)
-            except ApiError as error:
-                raise error.shape(service) from error
+            return handler(self.cloud, call)
 
         return handle
 
+    async def _handle(self, row: Endpoint, request: web.Request, body: bytes) -> web.Response:
+        try:
+            return await super()._handle(row, request, body)
+        except ApiError as error:
+            raise _shaped(error, request) from error
+
     def admit(self, request: web.Request) -> None:
         """Check the token."""
-        try:
-            if request.path != TOKENS:
-                self.identity.check(request.headers.get("X-Auth-Token", ""))
-        except ApiError as error:
-            raise error.shape("identity") from error
+        if request.path != TOKENS:
+            self.identity.check(request.headers.get("X-Auth-Token", ""))
 
     def headers(self, request: web.Request) -> Mapping[str, str]:
         """Return a new token for a request for one; `Identity.grant` makes it valid."""
@@ -112,13 +104,6 @@ class Service(fake_api.FakeApi):
             return {}
         request[TOKEN] = secrets.token_urlsafe(32)
         return {"X-Subject-Token": request[TOKEN]}
-
-    async def _break(self, request: web.Request, fault: fake_api.Fault) -> web.Response:
-        try:
-            return await super()._break(request, fault)
-        except ApiError as error:
-            service = request.path.split("/")[1]
-            raise error.shape(service) from error
 
     def refusal(self, fault: fake_api.Fault) -> ApiError:
         """Return the error response of an injected fault."""
@@ -128,7 +113,7 @@ class Service(fake_api.FakeApi):
     def rejection(self, request: web.Request, status: int) -> ApiError:
         """Return the error response for an unknown path, a wrong method or a large body."""
         error = ApiError("HTTPNotFound", "The resource could not be found.", status=status)
-        return error.shape(request.path.split("/")[1])
+        return _shaped(error, request)
 
     def altered_answer(self, answer: Any, fault: fake_api.Fault) -> Any:  # noqa: ARG002 - one kind
         """Return a response with unknown fields and an unknown server status."""
@@ -138,6 +123,11 @@ class Service(fake_api.FakeApi):
             status="HIBERNATING",
             mappings=("addresses", "insert_headers", "metadata"),
         )
+
+
+def _shaped(error: ApiError, request: web.Request) -> ApiError:
+    """Return an error in the form of the service of a request."""
+    return error.shape(request.path.split("/")[1])
 
 
 serve = fake_api.serve

@@ -41,7 +41,6 @@ class Settings:
         page_size: maximum page size, regardless of the query.
         microversion: newest microversion of Nova; empty = only 2.1, without embedded flavors.
         extensions: aliases of Neutron's extensions.
-        power_s: time until a server is started or stopped.
         boot_s: time a new server is BUILD.
         removal_s: time until a deleted server is gone.
         servers: maximum number of servers, a quota.
@@ -54,7 +53,6 @@ class Settings:
         balancers: maximum number of load balancers.
         floating_ips: maximum number of floating IPs.
         octavia_minor: minor version of Octavia's API.
-        protocols: protocols of listeners.
     """
 
     latency_s: float = 0.0
@@ -62,7 +60,6 @@ class Settings:
     page_size: int = 1000
     microversion: str = "2.96"
     extensions: tuple[str, ...] = EXTENSIONS
-    power_s: float = 0.0
     boot_s: float = 0.0
     removal_s: float = 0.0
     servers: int = 10000
@@ -75,7 +72,6 @@ class Settings:
     balancers: int = 1000
     floating_ips: int = 1000
     octavia_minor: int = 27
-    protocols: tuple[str, ...] = ("HTTP", "TCP", "TERMINATED_HTTPS", "UDP")
 
 
 Resource = dict[str, Any]
@@ -216,7 +212,7 @@ Operation = tuple[str, str, Handler]
 def get(things: Mapping[str, Resource], number: str, kind: str) -> Resource:
     """Return a resource by its ID. Raises the error of its service."""
     if number not in things:
-        code = "itemNotFound" if kind in ("Instance", "Flavor") else f"{kind}NotFound"
+        code = "itemNotFound" if kind in ("Instance", "Flavor", "Keypair") else f"{kind}NotFound"
         raise ApiError(code, f"{kind} {number} could not be found.", status=404)
     return things[number]
 
