@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,11 @@ from providers.hcloud.testing import __main__ as hcloud_program
 from providers.hcloud.testing import extras
 from providers.hcloud.testing import server as hcloud_server
 from providers.hcloud.testing.state import Call
+from providers.openstack import balancer_specs, machines
+from providers.openstack.testing import __main__ as openstack_program
+from providers.openstack.testing import identity
+from providers.openstack.testing import server as openstack_server
+from providers.openstack.testing import state as openstack_state
 from providers.sim import client as sim_client
 from providers.sim import server as sim_server
 from providers.sim import state, world, world_balancers
@@ -65,6 +70,7 @@ class Vendor:
         reads: pattern of paths that change nothing, whatever the method.
         tables: what of the fake costs somebody money.
         resources: resource in the journal -> last word of the path that creates it, and its table.
+        of_services: those of them that belong to a Service; all others belong to a Machine.
     """
 
     name: str
@@ -77,6 +83,7 @@ class Vendor:
     reads = "$^"
     tables: Sequence[str]
     resources: Mapping[str, tuple[str, str]]
+    of_services: Collection[str] = (LOAD_BALANCER,)
 
     def __init__(self, fake: Any) -> None:
         self.fake = fake
@@ -372,4 +379,121 @@ class Gossip(stackit_server.Service):
         said += [self.account.key.decode(), "".join(lines_of(self))]
         return super().refusal(
             msgspec.structs.replace(fault, message=f"{QUOTED}: Bearer {' '.join(said)}")
+        )
+
+
+class OpenStack(Vendor):
+    """OpenStack, whose nodes have routes, and whose Services have more than a load balancer."""
+
+    name = "openstack"
+    server = openstack_server
+    kinds = Hcloud.kinds
+    flags = Hcloud.flags
+    node = Hcloud.node
+    gossips = (
+        "POST /compute/servers",
+        "POST /load-balancer/v2/lbaas/loadbalancers",
+        "PUT /network/v2.0/routers/{id}/add_extraroutes",
+    )
+    reads = "^/identity"
+    tables = ("servers", "ports", "volumes", "balancers", "vips", "floating_ips", "security_groups")
+    resources: Mapping[str, tuple[str, str]] = {
+        LOAD_BALANCER: ("loadbalancers", "balancers"),
+        "floatingip": ("floatingips", "floating_ips"),
+        "securitygroup": ("security-groups", "security_groups"),
+        SERVER: ("servers", "servers"),
+        machines.PORT: ("ports", "ports"),
+    }
+    of_services = (LOAD_BALANCER, "floatingip", "securitygroup")
+
+    def __init__(self, *nodes: str, fake: Any = None) -> None:
+        super().__init__(fake or openstack_server.Service())
+        openstack_program.populate(self.fake, nodes)
+        (self.router,) = self.fake.cloud.routers.values()
+        self.url = ""
+
+    def configure(self, env: Environment, url: str) -> None:
+        self.url = url
+        env.cloud_config.write_text(openstack_program.config(self.fake, url))
+
+    def pool(self, **spec: Any) -> Pool:
+        """With a port that Nova cannot create, and IDs: no calls to look for names."""
+        world = self.fake.cloud
+
+        def whole(nodes: int, services: int) -> bool:
+            members = [len(one) for one in world.members.values()]
+            return members == [nodes] * services and len(self.router["routes"]) == nodes
+
+        given = {
+            "region": openstack_state.REGION,
+            "flavorName": openstack_program.FLAVOR,
+            "imageID": next(iter(world.images)),
+            "networkID": next(iter(world.networks)),
+            "podNetworkCIDRs": ["10.96.0.0/12"],
+        }
+        secret = {**openstack_program.secret(self.fake, self.url), "userData": "#!/bin/sh"}
+        return Pool(
+            provider="openstack",
+            spec={**given, **spec},
+            secret={key: text.encode() for key, text in secret.items()},
+            whole=whole,
+            empty=lambda: not any(self.held().values()),
+            ranges="100.64.{}.0/24",
+        )
+
+    def table(self, name: str) -> Mapping[Any, Any]:
+        if name not in ("ports", "vips"):
+            return super().table(name)
+        wanted = {"ports": ("", "compute:az1"), "vips": ("Octavia",)}[name]
+        ports = self.fake.cloud.ports.items()
+        return {key: port for key, port in ports if port["device_owner"] in wanted}
+
+    def held(self) -> dict[str, int]:
+        return {**super().held(), "routes": len(self.router["routes"])}
+
+    def delay_removals(self, seconds: float) -> None:
+        settings = self.fake.settings
+        settings.removal_s = settings.balancer_removal_s = seconds
+
+    def add_foreign(self) -> None:
+        cloud = self.fake.cloud
+
+        def add(table: str, held: Mapping[str, Any], **changes: Any) -> None:
+            number = cloud.new_id()
+            getattr(cloud, table)[number] = {**deepcopy(held), **changes, "id": number}
+
+        for server in self.table("servers").values():
+            metadata = {**server["metadata"], machines.MARKS.cluster: OTHERS}
+            add("servers", server, name=f"{server['name']}-{OTHERS}", metadata=metadata)
+        for port in self.table("ports").values():
+            text = port["description"].replace(FLAGS["cluster-name"], OTHERS)
+            add("ports", port, device_id="", device_owner="", description=text)
+        for balancer in self.table("balancers").values():
+            _, *key = balancer_specs.parse_name(balancer["name"]) or ("", "", "")
+            name = f"{balancer_specs.NAME_PREFIX}{OTHERS}_{'_'.join(key)}"
+            add("balancers", balancer, name=name, tags=[name], description="")
+        for ip in self.table("floating_ips").values():
+            add("floating_ips", ip, port_id=None, floating_ip_address="203.0.113.250")
+        for group in self.table("security_groups").values():
+            add("security_groups", group, name=f"lb-sg-{OTHERS}", description="")
+
+    def secrets(self) -> Sequence[str]:
+        return [identity.PASSWORD, *self.fake.identity._tokens]
+
+    @classmethod
+    def gossip(cls, *nodes: str) -> OpenStack:
+        """One that quotes password and tokens in refusals."""
+        made = cls(*nodes, fake=TellTale())
+        for operation in cls.gossips:
+            made.fake.script.add(Fault(operation=operation, code="forbidden"))
+        return made
+
+
+class TellTale(openstack_server.Service):
+    """Quotes its secrets in refusals."""
+
+    def refusal(self, fault: Fault) -> openstack_state.ApiError:
+        secrets = " ".join([self.identity.password, *self.identity._tokens])
+        return super().refusal(
+            msgspec.structs.replace(fault, message=f"{QUOTED}: Bearer {secrets}")
         )

@@ -93,25 +93,27 @@ class CrashPoint:
         resource: as in the journal.
         row: the row.
         is_lost: whether the owner is gone when the next daemon starts.
+        owners: path of the objects of which the resource is one.
     """
 
     resource: str
     row: Row
     is_lost: bool
+    owners: str
 
     def __str__(self) -> str:
         return f"{self.resource}: {self.row.name}, owner {'lost' if self.is_lost else 'kept'}"
-
-    @property
-    def owners(self) -> str:
-        """Path of the objects of which the resource is one."""
-        return SERVICES if self.resource == LOAD_BALANCER else MACHINES
 
 
 def points_of(vendor: Vendor) -> Sequence[CrashPoint]:
     """The whole table. All resources of one owner are Deleting, and Removed, in the same write."""
     return [
-        CrashPoint(resource=resource, row=row, is_lost=is_lost)
+        CrashPoint(
+            resource=resource,
+            row=row,
+            is_lost=is_lost,
+            owners=SERVICES if resource in vendor.of_services else MACHINES,
+        )
         for resource in vendor.resources
         for row in ROWS
         if resource in (LOAD_BALANCER, SERVER) or row.state not in (DELETING, REMOVED)
@@ -270,7 +272,7 @@ class CrashTable:
         """Whether the cloud has each resource of an owner once."""
         counts, is_service = self._counts(), point.owners == SERVICES
         return all(
-            counts[table] == ((resource == LOAD_BALANCER) is is_service)
+            counts[table] == ((resource in self._vendor.of_services) is is_service)
             for resource, (_, table) in self._vendor.resources.items()
         )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import servers
-from tests.vendors.clouds import Hcloud, Sim, Stackit, Vendor
+from tests.vendors.clouds import Hcloud, OpenStack, Sim, Stackit, Vendor
 from tests.vendors.crashes import FLAGS, UNANSWERED, CrashPoint, CrashTable, points_of
 
 EVERY = 11
@@ -25,7 +25,7 @@ def sample(points: Sequence[CrashPoint]) -> Sequence[CrashPoint]:
 @pytest.mark.row("journal-01", "journal-02", "journal-03")
 @servers.only_builtin
 @pytest.mark.parametrize("choose", [sample, pytest.param(list, marks=pytest.mark.soak)])
-@pytest.mark.parametrize("made", [Sim, Hcloud, Stackit])
+@pytest.mark.parametrize("made", [Sim, Hcloud, OpenStack, Stackit])
 async def test_killed_daemon_leaves_nothing_behind_and_deletes_nothing_of_others(
     api_server: servers.ApiServer,
     tmp_path: Path,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from tests.scenario import harness
 from tests.scenario.harness import EVENTS, NODES, Environment, wait_for
 from tests.scenario.machines import MACHINES, SERVICES, Costs, installed, life
 from tests.vendors import lives
-from tests.vendors.clouds import QUOTED, Hcloud, Stackit, Vendor
+from tests.vendors.clouds import QUOTED, Hcloud, OpenStack, Stackit, Vendor
 
 REST_S = 600.0
 
@@ -101,10 +102,9 @@ WEB = {
     ann.MANAGED_DOMAINS.name: "example.com",
     ann.IPV4_RDNS.name: "web.example.com",
 }
-CATTLE: dict[str, Any] = {
-    "annotations": WEB,
-    "volumes": [10],
-    "placementGroupPrefix": "workers",
+CATTLE: Mapping[type[Vendor], dict[str, Any]] = {
+    Hcloud: {"annotations": WEB, "volumes": [10], "placementGroupPrefix": "workers"},
+    OpenStack: {"rootDiskSize": 10},
 }
 """One of everything that there is."""
 
@@ -116,17 +116,22 @@ CATTLE: dict[str, Any] = {
     [
         (Hcloud, 11),
         (Stackit, 7),
+        (OpenStack, 11),
         pytest.param(Hcloud, 1, marks=pytest.mark.soak),
+        pytest.param(OpenStack, 1, marks=pytest.mark.soak),
         pytest.param(Stackit, 1, marks=pytest.mark.soak),
     ],
 )
 async def test_a_daemon_killed_at_a_writing_call_is_recovered(
-    api_server: servers.ApiServer, tmp_path: Path, made: type[Hcloud | Stackit], every: int
+    api_server: servers.ApiServer,
+    tmp_path: Path,
+    made: type[Hcloud | OpenStack | Stackit],
+    every: int,
 ) -> None:
     vendor = made()
     vendor.flags = {**vendor.flags, **lives.FLAGS}
     async with vendor.opened(api_server, tmp_path) as (env, proxy):
-        farm = await installed(env, vendor.pool(**CATTLE if made is Hcloud else {}))
+        farm = await installed(env, vendor.pool(**CATTLE.get(made, {})))
         run = lives.Lives(env, farm, proxy, vendor)
         await lives.assert_mended(run, every=every)
         assert {n for name, n in run.expected.items() if name != "nics"} == {1}
@@ -139,12 +144,13 @@ async def test_a_daemon_killed_at_a_writing_call_is_recovered(
     "made",
     [
         pytest.param(Hcloud, marks=[pytest.mark.slow, pytest.mark.row("hcloud-call-06")]),
+        pytest.param(OpenStack, marks=pytest.mark.slow),
         # What is of the provider itself, its own tests look for.
         pytest.param(Stackit, marks=[pytest.mark.soak, pytest.mark.row("stackit-auth-04")]),
     ],
 )
 async def test_logs_objects_metrics_and_commands_contain_no_secret(
-    api_server: servers.ApiServer, tmp_path: Path, made: type[Hcloud | Stackit]
+    api_server: servers.ApiServer, tmp_path: Path, made: type[Hcloud | OpenStack | Stackit]
 ) -> None:
     """Logs, objects and events, metrics, and the output of commands."""
     vendor = made.gossip("n1")
@@ -161,7 +167,7 @@ async def test_logs_objects_metrics_and_commands_contain_no_secret(
         await env.cluster.register("n1", ready=names.STATUS_TRUE, **vendor.node)
         await farm.expose(1)
         await farm.order(1)
-        said = await wait_for(lambda: quoted(env, daemon, made is Hcloud), "refusals are told")
+        said = await wait_for(lambda: quoted(env, daemon, made is not Stackit), "refusals are told")
         said += await commands(env, vendor) + await metrics(port)
         assert await daemon.stop() == 0
         said += daemon.output

@@ -16,6 +16,7 @@ from ccm.controllers.service.manifest import MANIFEST as SERVICE
 from ccm.doctor import journal
 from ccm.kube.credentials import TlsSettings
 from ccm.model import names
+from ccm.runtime.journal import LOAD_BALANCER
 from ccm.sandbox import process
 from tests import servers
 from tests.faults import Match
@@ -24,7 +25,7 @@ from tests.scenario.harness import Environment, wait_for
 from tests.scenario.machines import SERVICES
 from tests.support import journals
 from tests.vendors import hurried
-from tests.vendors.clouds import Hcloud, Sim, Stackit, Vendor
+from tests.vendors.clouds import Hcloud, OpenStack, Sim, Stackit, Vendor
 from tests.vendors.crashes import CONFIG_MAPS
 from tests.vendors.test_daemons import metrics
 
@@ -80,7 +81,7 @@ class Unlistable(Sim):
 @pytest.mark.slow
 @pytest.mark.row("journal-04")
 @servers.only_builtin
-@pytest.mark.parametrize("made", [Sim, Hcloud, Stackit, Unlistable])
+@pytest.mark.parametrize("made", [Sim, Hcloud, OpenStack, Stackit, Unlistable])
 async def test_load_balancer_of_a_lost_service_is_reported_by_one_search(
     api_server: servers.ApiServer,
     tmp_path: Path,
@@ -137,7 +138,8 @@ async def test_load_balancer_of_a_lost_service_is_reported_by_one_search(
 
 async def are_created(env: Environment, count: int) -> bool:
     pages = await env.cluster.items(CONFIG_MAPS)
-    states = [entry["state"] for page in pages for entry in journals.entries_in(page)]
+    entries = [entry for page in pages for entry in journals.entries_in(page)]
+    states = [one["state"] for one in entries if one["resource"] == LOAD_BALANCER]
     return states == ["Created"] * count
 
 
