@@ -32,8 +32,8 @@ COPY pyproject.toml README.md LICENSE ./
 COPY ccm ccm
 COPY providers providers
 RUN /build/bin/python -m hatchling build -t wheel -d /dist
-# With storage in buckets and PostgreSQL: --build-arg EXTRAS=uvloop,s3,postgres
-ARG EXTRAS=uvloop
+# With storage in buckets and PostgreSQL: --build-arg EXTRAS=uvloop,openstack,s3,postgres
+ARG EXTRAS=uvloop,openstack
 RUN /build/bin/pip --python /opt/ccm/bin/python install --quiet \
     --no-index --find-links /wheels --find-links /dist "kube-ccm[${EXTRAS}]"
 

@@ -150,7 +150,7 @@ def add(commands: Any) -> None:
         metavar="NAME",
         help="use this installed provider instead of the simulated cloud; a node then counts as "
         "initialised when it has a provider ID and no taint. Without --cloud-config, providers "
-        "with a fake of their cloud, such as hcloud and stackit, use the fake, also for machines",
+        "with a fake of their cloud (hcloud, openstack, stackit) use the fake, also for machines",
     )
     option(
         "--cloud-config",

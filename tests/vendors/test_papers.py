@@ -18,6 +18,7 @@ from ccm import cloud
 from ccm.machines import creation, flags
 from providers.hcloud import config as hcloud_config
 from providers.hcloud.testing import __main__ as hcloud_program
+from providers.openstack import config as openstack_config
 from providers.stackit import config as stackit_config
 from providers.stackit import refusals
 from providers.stackit.testing import server as stackit_server
@@ -26,11 +27,12 @@ from tests.sandbox.command import carried_out, fake, guided, plain
 
 REAL: Mapping[str, Mapping[str, str]] = {
     "hcloud": {"HCLOUD_TOKEN": "real" * 16, "HCLOUD_ENDPOINT": "http://127.0.0.1:9/v1"},
+    "openstack": {"OS_CLOUD": "real", "OS_AUTH_URL": "http://127.0.0.1:9/v3", "OS_USERNAME": "real"},
     "stackit": {"STACKIT_SERVICE_ACCOUNT_KEY_PATH": "/nowhere", "STACKIT_NO_AUTH": "perhaps"},
 }
 """Variables of a real account."""
 
-FOLDERS = {name: Path(providers.__file__).parent / name for name in ("hcloud", "stackit")}
+FOLDERS = {name: Path(providers.__file__).parent / name for name in REAL}
 each_name = pytest.mark.parametrize("name", FOLDERS)
 
 
@@ -57,14 +59,24 @@ def test_the_guide_documents_every_field_of_a_machine_spec(name: str) -> None:
 def test_annotations_and_machine_classes_of_the_guide_are_valid(name: str) -> None:
     found = {one["kind"]: one for one in blocks(name) if "kind" in one}
     schema = {one.name: one for one in module(name, "service_annotations").SCHEMA}
-    secret: Any = {"project-id": stackit_server.PROJECT.encode(), "serviceaccount.json": b"{}"}
-    if name == "hcloud":
-        secret = cloud.Credentials({"token": b"t"})
+    secrets: Mapping[str, Mapping[str, bytes]] = {
+        "hcloud": {"token": b"t"},
+        "openstack": {
+            "authURL": b"https://keystone.example.com/v3",
+            "applicationCredentialID": b"a",
+            "applicationCredentialSecret": b"s",
+        },
+        "stackit": {
+            "project-id": stackit_server.PROJECT.encode(),
+            "serviceaccount.json": b"{}",
+        },
+    }
     asked = found["Service"]["metadata"]["annotations"]
 
     assert [name for name, text in asked.items() if schema[name].fault(text)] == []
     problems = module(name, "machines").problems
-    assert problems(found["MachineClass"]["providerSpec"], secret) == []
+    spec, secret = found["MachineClass"]["providerSpec"], cloud.Credentials(secrets[name])
+    assert problems(spec, secret) == []
 
 
 def test_settings_of_the_hcloud_guide_are_valid(tmp_path: Path) -> None:
@@ -114,6 +126,19 @@ def test_settings_of_the_stackit_guide_are_valid() -> None:
     assert "extraArgs.cloud-config" not in guide
 
 
+def test_settings_of_the_openstack_guide_are_valid(tmp_path: Path) -> None:
+    (secret,) = [one for one in blocks("openstack") if one.get("kind") == "Secret"]
+    (values,) = [one for one in blocks("openstack") if "cloud" in one]
+    text = secret["stringData"]["cloud.conf"].encode()
+
+    given = openstack_config.read_all(cloud.Context(config=text)).file
+    assert (given.global_.region, bool(given.route.router_id)) == ("RegionOne", True)
+    made = shipped.rendered(tmp_path, values)
+    assert "--cloud-provider=openstack" in made
+    assert "--cloud-config=/etc/ccm/cloud.conf" in made
+    assert secret["metadata"]["name"] in made
+
+
 @each_name
 def test_quality_rules_are_done_or_exempt_with_a_reason(name: str) -> None:
     levels = tomllib.loads((FOLDERS[name] / "quality.toml").read_text())
@@ -157,9 +182,10 @@ def test_the_first_command_of_the_guide_converges(name: str, tmp_path: Path) -> 
 
 
 @pytest.mark.soak
-def test_the_first_command_of_the_guide_converges_with_routes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["hcloud", "openstack"])
+def test_the_first_command_of_the_guide_converges_with_routes(name: str, tmp_path: Path) -> None:
     """As the guide says about `--routes`."""
-    words = [*guided(FOLDERS["hcloud"] / "README.md")[0], "--routes"]
+    words = [*guided(FOLDERS[name] / "README.md")[0], "--routes"]
     said = carried_out(tmp_path, words, plain(tmp_path))
 
     assert "5 routes" in said
