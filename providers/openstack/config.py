@@ -261,9 +261,7 @@ class LoadBalancer(BalancerClass, frozen=True, kw_only=True, rename=_key):
     ] = False
     ingress_hostname_suffix: Annotated[str, cloud.setting("Suffix of that hostname.")] = "nip.io"
     default_tls_container_ref: Annotated[str, cloud.setting("TLS secret of listeners.")] = ""
-    container_store: Annotated[
-        Literal["barbican", "external"], _NO_EFFECT
-    ] = "barbican"
+    container_store: Annotated[Literal["barbican", "external"], _NO_EFFECT] = "barbican"
     max_shared_lb: Annotated[
         int, cloud.setting("Maximum number of Services that share a load balancer.", least=1)
     ] = 2

@@ -28,162 +28,149 @@ MAX_TIMEOUT_MS = 365 * 24 * 3600 * 1000
 """Maximum timeout of a listener in milliseconds (limit of the API)."""
 
 
-def _id(text: str) -> str:
-    """Parse an ID; an empty text overrides the setting and stands for none."""
-    return config.parse_uuid(text) if text else ""
+def _annotation(
+    name: str, help_: str, expects: str, parse: Callable[[str], T], shown: str = ""
+) -> cloud.ServiceAnnotation[T | None]:
+    return cloud.ServiceAnnotation(
+        name=name if "/" in name else PREFIX + name,
+        expects=expects,
+        default=None,
+        shown=shown,
+        help=help_,
+        parse=parse,
+    )
 
 
-def _number(least: int, most: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        number = parse_digits(text, maximum=most)
-        if number is None or number < least:
-            raise ValueError(text)
-        return number
-
-    return parse
+def _text(name: str, help_: str, expects: str = "text") -> cloud.ServiceAnnotation[str | None]:
+    return _annotation(name, help_, expects, str)
 
 
-def _limit(text: str) -> int:
-    return -1 if text == "-1" else _number(1, 2**31 - 1)(text)
+def _id(name: str, help_: str) -> cloud.ServiceAnnotation[str | None]:
+    # An empty text overrides the setting and stands for none.
+    return _annotation(name, help_, "a UUID", lambda text: text and config.parse_uuid(text))
 
 
-def _proxy(text: str) -> str:
+def _bool(name: str, help_: str, shown: str = "") -> cloud.ServiceAnnotation[bool | None]:
+    return _annotation(name, help_, "true or false", truth, shown)
+
+
+def _number(
+    name: str, help_: str, least: int, most: int, expects: str, shown: str = ""
+) -> cloud.ServiceAnnotation[int | None]:
+    return _annotation(name, help_, expects, lambda text: _parse_number(text, least, most), shown)
+
+
+def _timeout(name: str, help_: str, default: int) -> cloud.ServiceAnnotation[int | None]:
+    return _number(f"timeout-{name}", help_, 0, MAX_TIMEOUT_MS, "milliseconds", str(default))
+
+
+def _seconds(name: str, help_: str) -> cloud.ServiceAnnotation[int | None]:
+    return _number(f"health-monitor-{name}", help_, 1, 2**31 - 1, "a number of seconds")
+
+
+def _retries(name: str, help_: str) -> cloud.ServiceAnnotation[int | None]:
+    return _number(f"health-monitor-{name}", help_, 1, 10, "a number from 1 to 10")
+
+
+def _parse_number(text: str, least: int, most: int) -> int:
+    number = parse_digits(text, maximum=most)
+    if number is None or number < least:
+        raise ValueError(text)
+    return number
+
+
+def _parse_limit(text: str) -> int:
+    return -1 if text == "-1" else _parse_number(text, 1, 2**31 - 1)
+
+
+def _parse_proxy(text: str) -> str:
     """Return the protocol of pools; empty for false."""
     return {"v1": "PROXY", "v2": "PROXYV2"}.get(text) or ("PROXY" if truth(text) else "")
 
 
-def _method(text: str) -> str:
+def _parse_method(text: str) -> str:
     if text.upper() not in METHODS:
         raise ValueError(text)
     return text.upper()
 
 
-def _annotation(
-    name: str, expects: str, help_: str, parse: Callable[[str], T], shown: str = ""
-) -> cloud.ServiceAnnotation[T | None]:
-    return cloud.ServiceAnnotation(
-        name=PREFIX + name, expects=expects, default=None, shown=shown, help=help_, parse=parse
-    )
-
-
-_BOOL = "true or false"
-_ID = "a UUID"
-_TIMEOUT = "milliseconds"
-_SECONDS = "a number of seconds"
-_RETRIES = "a number from 1 to 10"
-_milliseconds = _number(0, MAX_TIMEOUT_MS)
-_seconds = _number(1, 2**31 - 1)
-_retries = _number(1, 10)
-
-INTERNAL: cloud.ServiceAnnotation[bool | None] = cloud.ServiceAnnotation(
-    name=names.ANNOTATION_OPENSTACK_INTERNAL,
-    expects=_BOOL,
-    default=None,
-    shown="",
-    help="No floating IP.",
-    parse=truth,
-)
-FLOATING_NETWORK = _annotation(
-    "floating-network-id", _ID, "External network of the floating IP.", _id
-)
-FLOATING_SUBNET = _annotation(
+INTERNAL = _bool(names.ANNOTATION_OPENSTACK_INTERNAL, "No floating IP.")
+FLOATING_NETWORK = _id("floating-network-id", "External network of the floating IP.")
+FLOATING_SUBNET = _text(
     "floating-subnet",
-    "a name pattern",
     "Subnet of the floating IP by name: a glob, a regular expression after `~`, or either negated "
     "by a leading `!`.",
-    str,
+    "a name pattern",
 )
-FLOATING_SUBNET_ID = _annotation(
-    "floating-subnet-id", _ID, "Subnet of the floating IP; wins over name and tags.", _id
+FLOATING_SUBNET_ID = _id(
+    "floating-subnet-id", "Subnet of the floating IP; wins over name and tags."
 )
-FLOATING_SUBNET_TAGS = _annotation(
+FLOATING_SUBNET_TAGS = _text(
     "floating-subnet-tags",
-    "comma-separated tags",
     "Subnet of the floating IP by tags: one of them, all after a leading `&`, or either negated by "
     "a leading `!`.",
-    str,
+    "comma-separated tags",
 )
-CLASS = _annotation(
-    "class", "name of a class", "Section `[LoadBalancerClass]`, whose networks win.", str
-)
-SUBNET = _annotation("subnet-id", _ID, "Subnet of a new load balancer.", _id)
-MEMBER_SUBNET = _annotation("member-subnet-id", _ID, "Subnet of the members.", _id)
-NETWORK = _annotation("network-id", _ID, "Network of a new load balancer.", _id)
-PORT = _annotation("port-id", _ID, "Existing port that becomes the VIP of a new one.", _id)
+CLASS = _text("class", "Section `[LoadBalancerClass]`, whose networks win.", "name of a class")
+SUBNET = _id("subnet-id", "Subnet of a new load balancer.")
+MEMBER_SUBNET = _id("member-subnet-id", "Subnet of the members.")
+NETWORK = _id("network-id", "Network of a new load balancer.")
+PORT = _id("port-id", "Existing port that becomes the VIP of a new one.")
 CONNECTION_LIMIT = _annotation(
     "connection-limit",
-    "a number of connections, or -1",
     "Maximum connections of each listener; -1 = unlimited.",
-    _limit,
+    "a number of connections, or -1",
+    _parse_limit,
     "-1",
 )
-KEEP_FLOATING_IP = _annotation(
-    "keep-floatingip", _BOOL, "Keep the floating IP when the Service is deleted.", truth, "false"
+KEEP_FLOATING_IP = _bool(
+    "keep-floatingip", "Keep the floating IP when the Service is deleted.", "false"
 )
 PROXY_PROTOCOL = _annotation(
     "proxy-protocol",
-    "true, false, v1 or v2",
     "Send members the client's address by the PROXY protocol, for TCP; true = v1.",
-    _proxy,
+    "true, false, v1 or v2",
+    _parse_proxy,
     "false",
 )
-X_FORWARDED_FOR = _annotation(
+X_FORWARDED_FOR = _bool(
     "x-forwarded-for",
-    _BOOL,
     "Balance HTTP and send members the client's address in `X-Forwarded-For`, for TCP.",
-    truth,
     "false",
 )
-LB_METHOD = _annotation("lb-method", " or ".join(METHODS), "Selects a member.", _method)
-TIMEOUT_CLIENT_DATA = _annotation(
-    "timeout-client-data", _TIMEOUT, "Inactivity timeout of clients.", _milliseconds, "50000"
-)
-TIMEOUT_MEMBER_CONNECT = _annotation(
-    "timeout-member-connect", _TIMEOUT, "Timeout of connecting to members.", _milliseconds, "5000"
-)
-TIMEOUT_MEMBER_DATA = _annotation(
-    "timeout-member-data", _TIMEOUT, "Inactivity timeout of members.", _milliseconds, "50000"
-)
-TIMEOUT_TCP_INSPECT = _annotation(
-    "timeout-tcp-inspect", _TIMEOUT, "Wait for packets to inspect.", _milliseconds, "0"
-)
-HEALTH_MONITOR = _annotation(
+LB_METHOD = _annotation("lb-method", "Selects a member.", " or ".join(METHODS), _parse_method)
+TIMEOUT_CLIENT_DATA = _timeout("client-data", "Inactivity timeout of clients.", 50000)
+TIMEOUT_MEMBER_CONNECT = _timeout("member-connect", "Timeout of connecting to members.", 5000)
+TIMEOUT_MEMBER_DATA = _timeout("member-data", "Inactivity timeout of members.", 50000)
+TIMEOUT_TCP_INSPECT = _timeout("tcp-inspect", "Wait for packets to inspect.", 0)
+HEALTH_MONITOR = _bool(
     "enable-health-monitor",
-    _BOOL,
     "Check the health of members; needed for `externalTrafficPolicy: Local`.",
-    truth,
 )
-MONITOR_DELAY = _annotation("health-monitor-delay", _SECONDS, "Time between checks.", _seconds)
-MONITOR_TIMEOUT = _annotation("health-monitor-timeout", _SECONDS, "Limit of a check.", _seconds)
-MONITOR_RETRIES = _annotation(
-    "health-monitor-max-retries", _RETRIES, "Successes until a member is ONLINE.", _retries
-)
-MONITOR_RETRIES_DOWN = _annotation(
-    "health-monitor-max-retries-down", _RETRIES, "Failures until a member is in ERROR.", _retries
-)
-FLAVOR = _annotation("flavor-id", _ID, "Flavor of a new load balancer.", _id)
-ZONE = _annotation("availability-zone", "text", "Zone of a new load balancer.", str)
-TLS_CONTAINER = _annotation(
+MONITOR_DELAY = _seconds("delay", "Time between checks.")
+MONITOR_TIMEOUT = _seconds("timeout", "Limit of a check.")
+MONITOR_RETRIES = _retries("max-retries", "Successes until a member is ONLINE.")
+MONITOR_RETRIES_DOWN = _retries("max-retries-down", "Failures until a member is in ERROR.")
+FLAVOR = _id("flavor-id", "Flavor of a new load balancer.")
+ZONE = _text("availability-zone", "Zone of a new load balancer.")
+TLS_CONTAINER = _text(
     "default-tls-container-ref",
-    "reference to a secret",
     "Terminate TLS with this certificate, for TCP.",
-    str,
+    "reference to a secret",
 )
-BALANCER_ID = _annotation(
+BALANCER_ID = _id(
     "load-balancer-id",
-    _ID,
     "Written by the controller. Given in a new Service: share this load balancer; a later change "
     "has no effect.",
-    _id,
 )
-BALANCER_ADDRESS = _annotation("load-balancer-address", "text", "Written by the controller.", str)
-HOSTNAME = _annotation(
-    "hostname", "a host name", "Host name in the Service's status, instead of the address.", str
+BALANCER_ADDRESS = _text("load-balancer-address", "Written by the controller.")
+HOSTNAME = _text(
+    "hostname", "Host name in the Service's status, instead of the address.", "a host name"
 )
 NODE_SELECTOR: cloud.ServiceAnnotation[tuple[Requirement, ...] | None] = _annotation(
     "node-selector",
-    "a label selector such as role=worker,zone",
     "Only nodes with these labels are members.",
+    "a label selector such as role=worker,zone",
     parse_labels,
 )
 
