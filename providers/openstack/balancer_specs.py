@@ -70,17 +70,18 @@ def service_tags(tags: Iterable[str], *others: str) -> list[str]:
 # --- settings and annotations ---------------------------------------------------------------------
 
 
-class Networks(NamedTuple):
-    """Networks of a load balancer; empty = not set."""
+_BY_ANNOTATION: Mapping[str, cloud.ServiceAnnotation[str | None]] = {
+    "floating_network_id": ann.FLOATING_NETWORK,
+    "floating_subnet_id": ann.FLOATING_SUBNET_ID,
+    "floating_subnet": ann.FLOATING_SUBNET,
+    "floating_subnet_tags": ann.FLOATING_SUBNET_TAGS,
+    "network_id": ann.NETWORK,
+    "subnet_id": ann.SUBNET,
+    "member_subnet_id": ann.MEMBER_SUBNET,
+}
+"""Field of a class -> annotation."""
 
-    floating_network: str
-    floating_subnet: str
-    floating_name: str
-    floating_tags: str
-    network: str
-    subnet: str
-    member_subnet: str
-    port: str
+_SUBNET = ("floating_subnet_id", "floating_subnet", "floating_subnet_tags")
 
 
 class Part(NamedTuple):
@@ -151,17 +152,18 @@ class Request:
 
     def read(self, annotation: cloud.ServiceAnnotation[T | None], otherwise: T) -> T:
         """Return the value of an annotation, or `otherwise`."""
-        read: T | None = (
-            ann.read_or_none(self.service, annotation)
-            if self.tolerant
-            else annotation.read(self.service)
-        )
-        return otherwise if read is None else read
+        try:
+            given = annotation.read(self.service)
+        except cloud.InvalidArgument:
+            if not self.tolerant:
+                raise
+            given = None
+        return otherwise if given is None else given
 
     @cached_property
-    def networks(self) -> Networks:
+    def networks(self) -> config.BalancerClass:
         """Networks of the class, or else of the annotations, or else of the file."""
-        settings, classes = self.settings, self.conf.load_balancer_class
+        classes = self.conf.load_balancer_class
         name = self.read(ann.CLASS, "")
         if name and name not in classes and not self.tolerant:
             known = ", ".join(sorted(classes)) or "none"
@@ -169,26 +171,18 @@ class Request:
                 f"annotation {ann.CLASS.name}: cloud.conf has no [LoadBalancerClass {name!r}]; "
                 f"known classes: {known}"
             )
-        group = classes.get(name, config.BalancerClass())
+        of_class = msgspec.structs.asdict(classes.get(name, config.BalancerClass()))
+        of_file = msgspec.structs.asdict(self.settings)
+        given = {
+            field: of_class[field] or self.read(annotation, of_file[field])
+            for field, annotation in _BY_ANNOTATION.items()
+        }
         # One way to select the subnet hides the others, wherever these are set.
-        layers = (
-            (group.floating_subnet_id, group.floating_subnet, group.floating_subnet_tags),
-            (
-                self.read(ann.FLOATING_SUBNET_ID, ""),
-                self.read(ann.FLOATING_SUBNET, ""),
-                self.read(ann.FLOATING_SUBNET_TAGS, ""),
-            ),
-            (settings.floating_subnet_id, settings.floating_subnet, settings.floating_subnet_tags),
-        )
-        floating = self.read(ann.FLOATING_NETWORK, settings.floating_network_id)
-        return Networks(
-            group.floating_network_id or floating,
-            *next((layer for layer in layers if any(layer)), ("", "", "")),
-            group.network_id or self.read(ann.NETWORK, settings.network_id),
-            group.subnet_id or self.read(ann.SUBNET, settings.subnet_id),
-            group.member_subnet_id or self.read(ann.MEMBER_SUBNET, settings.member_subnet_id),
-            self.read(ann.PORT, ""),
-        )
+        annotated = {field: self.read(_BY_ANNOTATION[field], "") for field in _SUBNET}
+        sources = (of_class, annotated, of_file)
+        layers = ({field: source[field] for field in _SUBNET} for source in sources)
+        given |= next((layer for layer in layers if any(layer.values())), {})
+        return config.BalancerClass(**given)
 
     @cached_property
     def source_ranges(self) -> list[str]:
@@ -241,8 +235,8 @@ class Request:
 
     def member_subnet(self, vip_subnet: str | None) -> str:
         """Return the subnet of the members; empty = not known."""
-        subnet = self.networks.member_subnet or self.networks.subnet
-        return subnet or ("" if self.networks.network else vip_subnet or "")
+        subnet = self.networks.member_subnet_id or self.networks.subnet_id
+        return subnet or ("" if self.networks.network_id else vip_subnet or "")
 
     # --- parts ------------------------------------------------------------------------------------
 
@@ -324,8 +318,8 @@ class Request:
             parts: the parts.
             subnet: subnet of the load balancer, if neither a network nor a port is set.
         """
-        networks = self.networks
-        vip = {"vip_subnet_id": subnet, "vip_network_id": networks.network}
+        port = self.read(ann.PORT, "")
+        vip = {"vip_subnet_id": subnet, "vip_network_id": self.networks.network_id}
         order: dict[str, Any] = {
             "name": self.name,
             "description": self.description,
@@ -334,7 +328,7 @@ class Request:
             "flavor_id": self.read(ann.FLAVOR, self.settings.flavor_id),
             "availability_zone": self.read(ann.ZONE, self.settings.availability_zone),
             "vip_address": self.service.spec.load_balancer_ip if self.is_internal else "",
-            **({"vip_port_id": networks.port} if networks.port else vip),
+            **({"vip_port_id": port} if port else vip),
         }
         order = {key: value for key, value in order.items() if value and self.features.has(key)}
         if not self.settings.provider_requires_serial_api_calls:
@@ -353,11 +347,11 @@ class Request:
 
     def status(self, address: str) -> cloud.Status:
         """Return the Service's status for an address."""
-        if hostname := ann.read_or_none(self.service, ann.HOSTNAME):
+        if hostname := self.read(ann.HOSTNAME, ""):
             return cloud.Status(ingress=(cloud.Ingress(hostname=hostname),))
         has_tcp = any(port.protocol == "TCP" for port in self.service.ports)
-        proxy = ann.read_or_none(self.service, ann.PROXY_PROTOCOL)
-        return status(address, self.settings, is_proxied=has_tcp and proxy not in (None, ""))
+        is_proxied = has_tcp and self.read(ann.PROXY_PROTOCOL, "") != ""
+        return status(address, self.settings, is_proxied=is_proxied)
 
     def digest(self, nodes: Sequence[cloud.Node]) -> str:
         """Return the digest of the wanted load balancer."""
@@ -492,13 +486,14 @@ def digest(name: str, is_public: bool, has_group: bool, rows: Iterable[Any], mor
 # --- subnets of floating IPs ----------------------------------------------------------------------
 
 
-def subnet_matches(name: str, tags: Sequence[str], networks: Networks) -> bool:
+def subnet_matches(name: str, tags: Sequence[str], networks: config.BalancerClass) -> bool:
     """Return whether a subnet has the name and the tags that are asked for.
 
     Raises:
         InvalidArgument: the name pattern is no regular expression.
     """
-    return _name_matches(name, networks.floating_name) and _tags_match(tags, networks.floating_tags)
+    is_named = _name_matches(name, networks.floating_subnet)
+    return is_named and _tags_match(tags, networks.floating_subnet_tags)
 
 
 def _name_matches(name: str, pattern: str) -> bool:

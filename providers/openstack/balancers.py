@@ -95,7 +95,7 @@ class OpenStackBalancers:
             return request.status(existing.floating_ip_address if existing else held.vip_address)
         return None
 
-    @metrics.reconciles("loadbalancer_ensure")
+    @metrics.RECONCILES.observe("loadbalancer_ensure")
     async def ensure_load_balancer(
         self, cluster_name: str, service: cloud.Service, nodes: Sequence[cloud.Node]
     ) -> cloud.Status:
@@ -134,7 +134,7 @@ class OpenStackBalancers:
         await self._annotate(service, held, address)
         return request.status(address)
 
-    @metrics.reconciles("loadbalancer_update")
+    @metrics.RECONCILES.observe("loadbalancer_update")
     async def update_load_balancer(
         self, cluster_name: str, service: cloud.Service, nodes: Sequence[cloud.Node]
     ) -> None:
@@ -161,7 +161,7 @@ class OpenStackBalancers:
         if self._settings.manage_security_groups:
             await self._open_node_ports(request, held, nodes)
 
-    @metrics.reconciles("loadbalancer_delete")
+    @metrics.RECONCILES.observe("loadbalancer_delete")
     async def ensure_load_balancer_deleted(self, cluster_name: str, service: cloud.Service) -> None:
         """Delete the load balancer, its floating IP and the security group of the Service.
 
@@ -277,7 +277,7 @@ class OpenStackBalancers:
                 listed = await self._api.balancers({key: name})
                 if marked := [held for held in listed if balancer_specs.is_marked(held, name)]:
                     return marked
-        balancer_id = ann.read_or_none(request.service, ann.BALANCER_ID)
+        balancer_id = request.read(ann.BALANCER_ID, "")
         held = await self._api.balancer(balancer_id) if balancer_id else None
         # The name of the cluster has changed, and the load balancer was not ensured since then.
         return [held] if held is not None and request.is_renamed(held) else []
@@ -286,8 +286,8 @@ class OpenStackBalancers:
 
     async def _create(self, request: Request, nodes: Sequence[cloud.Node]) -> octavia.Balancer:
         networks = request.networks
-        subnet = networks.subnet
-        if not (subnet or networks.network or networks.port):
+        subnet = networks.subnet_id
+        if not (subnet or networks.network_id or request.read(ann.PORT, "")):
             subnet = await self._subnet_of(request, nodes)
         return await self._api.create(request.order(request.parts(nodes, subnet), subnet))
 
@@ -458,8 +458,7 @@ class OpenStackBalancers:
         self, request: Request, held: octavia.Balancer, changes: _Changes
     ) -> None:
         # Before the load balancer, whose port shows which floating IP is to be deleted.
-        keep = ann.read_or_none(request.service, ann.KEEP_FLOATING_IP)
-        await self._ips.release(held, keep=keep is True)
+        await self._ips.release(held, keep=request.read(ann.KEEP_FLOATING_IP, False))
         cascade = self._settings.cascade_delete
         for part in () if cascade else await self._api.parts(held.id):
             await changes.delete_part(part)

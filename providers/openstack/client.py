@@ -42,22 +42,15 @@ class Immutable(cloud.RetryAfter):
     """The load balancer is being changed, for an unknown time."""
 
 
-EXHAUSTED = frozenset(
-    {
-        "ExternalIpAddressExhausted",
-        "IpAddressGenerationFailure",
-        "OverQuota",
-        "RoutesExhausted",
-        "overLimit",
-    }
+_EXHAUSTED = (
+    *("ExternalIpAddressExhausted", "IpAddressGenerationFailure", "OverQuota", "RoutesExhausted"),
+    *("overLimit", "quota"),
 )
-"""Error codes that mean an exhausted quota or capacity."""
 
 CODES: Mapping[str, type[cloud.CloudError]] = {
     "immutable": Immutable,
     "not_found": cloud.NotFound,
-    "quota": cloud.ResourceExhausted,
-    **dict.fromkeys(EXHAUSTED, cloud.ResourceExhausted),
+    **dict.fromkeys(_EXHAUSTED, cloud.ResourceExhausted),
 }
 """Error code as returned by `parse_refusal` -> error class."""
 
@@ -238,30 +231,18 @@ def _plugin(settings: config.Global) -> v3.base.Auth:
     """Return the plugin of `keystoneauth1` for the most specific credentials."""
     from keystoneauth1.identity import v3
 
-    url = settings.auth_url
-    if not url.endswith("/v3"):
-        url = f"{url.removesuffix('/v2.0')}/v3"
+    url = f"{settings.auth_url.removesuffix('/v3').removesuffix('/v2.0')}/v3"
     user: dict[str, Any] = {"user_id": settings.user_id}
     if not settings.user_id:
         user = {"username": settings.username, **settings.user_domain}
-    if settings.application_credential_id or settings.application_credential_name:
-        by_id = settings.application_credential_id
-        return v3.ApplicationCredential(
-            url,
-            settings.application_credential_secret,
-            **(
-                {"application_credential_id": by_id}
-                if by_id
-                else {
-                    "application_credential_name": settings.application_credential_name,
-                    **user,
-                }
-            ),
-        )
+    secret = settings.application_credential_secret
+    if number := settings.application_credential_id:
+        return v3.ApplicationCredential(url, secret, application_credential_id=number)
+    if name := settings.application_credential_name:
+        return v3.ApplicationCredential(url, secret, application_credential_name=name, **user)
     if settings.trust_id:
-        return v3.Password(
-            url, settings.trustee_password, settings.trustee_id, trust_id=settings.trust_id
-        )
+        trustee, trust = settings.trustee_id, settings.trust_id
+        return v3.Password(url, settings.trustee_password, trustee, trust_id=trust)
     project: dict[str, Any] = {"project_id": settings.tenant_id}
     if not settings.tenant_id:
         project = {"project_name": settings.tenant_name, **settings.project_domain}
@@ -394,7 +375,6 @@ class Client:
         self.network = Service(self, "network")
         self.load_balancer = Service(self, "load-balancer")
         self.image = Service(self, "image")
-        self.block_storage = Service(self, "block-storage")
 
     @contextlib.asynccontextmanager
     async def connected(
@@ -407,7 +387,7 @@ class Client:
             if service in _UNVERSIONED:
                 url = _VERSION.sub("", url)
             http = self._clients.get(url) or await self._open(url)
-            with metrics.REQUESTS.observe(metrics.request_name(method, path)):
+            async with metrics.REQUESTS.observe(metrics.request_name(method, path)):
                 yield http
 
     async def _open(self, url: str) -> rest.RestClient:

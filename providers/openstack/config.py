@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import difflib
 import functools
+import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
-from uuid import UUID
 
 import msgspec
 from msgspec import inspect
@@ -32,9 +32,17 @@ S = TypeVar("S", bound=msgspec.Struct)
 _log = log.logger("openstack")
 
 
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+
+
+def is_uuid(text: str) -> bool:
+    """Return whether a text is a UUID, the ID of most resources, rather than a name."""
+    return _UUID.fullmatch(text) is not None
+
+
 def parse_uuid(text: str) -> str:
     """Return a UUID in lower case. Raises `ValueError`."""
-    if text.lower() != str(UUID(text)):  # `UUID` accepts braces and missing dashes
+    if not is_uuid(text):
         raise ValueError(text)
     return text.lower()
 
@@ -121,62 +129,55 @@ class Global(cloud.Settings, frozen=True, kw_only=True, rename=_key):
     @property
     def user_domain(self) -> Mapping[str, str]:
         """Domain of the user, as arguments of keystoneauth1; empty for a user given by ID."""
-        by_id, name = self.user_domain_id, self.user_domain_name
-        if not (by_id or name):
-            by_id, name = self.domain_id, self.domain_name
-        return {"user_domain_id": by_id} if by_id else {"user_domain_name": name} if name else {}
+        return self._domain("user", "user_domain", "domain")
 
     @property
     def project_domain(self) -> Mapping[str, str]:
         """Domain of the project, as arguments of keystoneauth1; the user's if it has none."""
-        by_id, name = self.tenant_domain_id, self.tenant_domain_name
-        if not (by_id or name):
-            by_id, name = self.domain_id, self.domain_name
-        if not (by_id or name):
-            return {key.replace("user", "project"): text for key, text in self.user_domain.items()}
-        return {"project_domain_id": by_id} if by_id else {"project_domain_name": name}
+        return self._domain("project", "tenant_domain", "domain", "user_domain")
+
+    def _domain(self, owner: str, *settings: str) -> Mapping[str, str]:
+        for setting in settings:
+            for word in ("id", "name"):
+                if text := getattr(self, f"{setting}_{word}"):
+                    return {f"{owner}_domain_{word}": text}
+        return {}
 
     @classmethod
     def contradictions(cls, values: Mapping[str, Any]) -> Sequence[str]:
         """Return faults of the credentials: none or incomplete ones, and half a key pair."""
-        given = {name for name, value in values.items() if value}
-        has_name = "username" in given and "user_id" not in given
-        domains = given & {"user_domain_id", "user_domain_name", "domain_id", "domain_name"}
-        project_domains = domains | (given & {"tenant_domain_id", "tenant_domain_name"})
-        is_credential = given & {"application_credential_id", "application_credential_name"}
+
+        def has(*names: str) -> bool:
+            return any(values.get(name) for name in names)
+
+        user, domain = has("username", "user_id"), has("domain_id", "domain_name")
+        by_name = has("username") and not has("user_id")
+        pair = "cert-file and key-file: only one is set; set both or none"
         faults = {
-            "cert-file and key-file: only one is set; set both or none": ("cert_file" in given)
-            != ("key_file" in given),
-            "username needs a domain; set user-domain-name, or user-id": has_name and not domains,
+            pair: has("cert_file") != has("key_file"),
+            "username needs a domain; set user-domain-name, or user-id": by_name
+            and not (domain or has("user_domain_id", "user_domain_name")),
         }
-        if is_credential:
-            faults |= {
-                "application-credential-secret is missing": (
-                    "application_credential_secret" not in given
-                ),
-                "application-credential-name needs username or user-id": (
-                    "application_credential_id" not in given and not given & {"username", "user_id"}
-                ),
-            }
-        elif "trust_id" in given:
-            text = "trust-id needs trustee-id and trustee-password"
-            faults[text] = not {"trustee_id", "trustee_password"} <= given
+        if has("application_credential_id", "application_credential_name"):
+            faults["application-credential-secret is missing"] = not has(
+                "application_credential_secret"
+            )
+            is_anonymous = not (has("application_credential_id") or user)
+            faults["application-credential-name needs username or user-id"] = is_anonymous
+        elif has("trust_id"):
+            is_complete = has("trustee_id") and has("trustee_password")
+            faults["trust-id needs trustee-id and trustee-password"] = not is_complete
         else:
-            has_user, has_token = given & {"username", "user_id"}, "token" in given
-            faults |= {
-                "username is missing; set it, or user-id, or application-credential-id": not (
-                    has_user or has_token
-                ),
-                "password is missing": (
-                    bool(has_user) and not has_token and "password" not in given
-                ),
-                "tenant-id is missing; set it, or tenant-name": not (
-                    given & {"tenant_id", "tenant_name"}
-                ),
-                "tenant-name needs a domain; set tenant-domain-name, or tenant-id": (
-                    "tenant_name" in given and "tenant_id" not in given and not project_domains
-                ),
-            }
+            domains = ("user_domain_id", "user_domain_name", "tenant_domain_id")
+            domain = domain or has(*domains, "tenant_domain_name")
+            needs_domain = has("tenant_name") and not has("tenant_id")
+            text = "username is missing; set it, or user-id, or application-credential-id"
+            faults[text] = not (user or has("token"))
+            faults["password is missing"] = user and not has("token", "password")
+            is_lost = not has("tenant_id", "tenant_name")
+            faults["tenant-id is missing; set it, or tenant-name"] = is_lost
+            text = "tenant-name needs a domain; set tenant-domain-name, or tenant-id"
+            faults[text] = needs_domain and not domain
         return [f"Global.{text}" for text, is_fault in faults.items() if is_fault]
 
 
@@ -277,17 +278,12 @@ class Metadata(cloud.Settings, frozen=True, kw_only=True, rename=_key):
     request_timeout: Annotated[timedelta, cloud.setting("Limit of one request.")] = _seconds(30)
 
 
-_SECTIONS = {
-    "global_": "Global",
-    "networking": "Networking",
-    "route": "Route",
-    "load_balancer": "LoadBalancer",
-    "load_balancer_class": "LoadBalancerClass",
-    "metadata": "Metadata",
-}
+def _section(name: str) -> str:
+    """Return the section of a field: `load_balancer` -> `LoadBalancer`."""
+    return "".join(map(str.capitalize, name.split("_")))
 
 
-class Config(cloud.Settings, frozen=True, kw_only=True, rename=_SECTIONS):
+class Config(cloud.Settings, frozen=True, kw_only=True, rename=_section):
     """`cloud.conf`."""
 
     global_: Global

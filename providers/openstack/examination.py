@@ -9,7 +9,7 @@ import msgspec
 
 from ccm import cloud
 
-from . import client, config, octavia
+from . import client, config, neutron, octavia
 
 ALMOST_USED = 0.9
 """Used share of a quota from which a check warns."""
@@ -17,12 +17,6 @@ ALMOST_USED = 0.9
 
 _HIDDEN = (cloud.NotFound, cloud.PermissionDenied, cloud.Unimplemented, cloud.Unknown)
 """Errors of a quota that this user may not read, or that this version of a service lacks."""
-
-
-class _Resource(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    name: str = ""
-    external: bool = msgspec.field(name="router:external", default=False)
 
 
 async def examine(api: client.Client, settings: config.Config) -> AsyncIterator[cloud.CloudFinding]:
@@ -69,11 +63,11 @@ def _references(settings: config.Config) -> Iterator[tuple[str, str, str]]:
 async def _find(api: client.Client, setting: str, kind: str, number: str) -> cloud.CloudFinding:
     path = f"/v2.0/{kind}s/{number}"
     try:
-        found = await api.network.get(path, kind, _Resource)
+        found = await api.network.get(path, kind, neutron.Named)
     except cloud.NotFound:
         text, advice = f"{kind} {number} does not exist", f"correct {setting} in the cloud config"
         return cloud.CloudFinding(message=f"{setting}: {text}", advice=advice, is_failure=True)
-    if setting.endswith("floating-network-id") and not found.external:
+    if setting.endswith("floating-network-id") and not found.is_external:
         text, advice = f"network {number} is not external", f"set {setting} to an external network"
         return cloud.CloudFinding(message=f"{setting}: {text}", advice=advice, is_failure=True)
     return cloud.CloudFinding(message=f"{setting}: {kind} {found.name or number}")
@@ -81,7 +75,7 @@ async def _find(api: client.Client, setting: str, kind: str, number: str) -> clo
 
 async def _find_external(api: client.Client, settings: config.Config) -> cloud.CloudFinding:
     query = {"router:external": "true"}
-    networks, _ = await api.network.list_all("/v2.0/networks", "networks", _Resource, query)
+    networks, _ = await api.network.list_all("/v2.0/networks", "networks", neutron.Named, query)
     names = ", ".join(sorted(network.name or network.id for network in networks)) or "none"
     needs_one = len(networks) != 1 and not settings.load_balancer.internal_lb
     advice = "set LoadBalancer.floating-network-id; without it, load balancers stay internal"

@@ -10,7 +10,7 @@ import msgspec
 
 from ccm import cloud
 
-from . import balancer_specs, client, octavia
+from . import balancer_specs, client, config, neutron, octavia
 from . import service_annotations as ann
 
 PATH = "/v2.0/floatingips"
@@ -42,22 +42,6 @@ class FloatingIp(msgspec.Struct, frozen=True, kw_only=True):
         return (self.description or "").startswith(DESCRIPTION)
 
 
-class ExternalNetwork(msgspec.Struct, frozen=True, kw_only=True):
-    """External network."""
-
-    id: str
-    name: str = ""
-
-
-class Subnet(msgspec.Struct, frozen=True, kw_only=True):
-    """Subnet."""
-
-    id: str
-    name: str = ""
-    cidr: str = ""
-    tags: tuple[str, ...] = ()
-
-
 class FloatingIps:
     """Floating IPs of one project."""
 
@@ -84,7 +68,7 @@ class FloatingIps:
         """Return the CIDR of a subnet; the first call sends a request."""
         if subnet_id not in self._cidrs:
             path = f"/v2.0/subnets/{client.part(subnet_id)}"
-            self._cidrs[subnet_id] = (await self._api.get(path, "subnet", Subnet)).cidr
+            self._cidrs[subnet_id] = (await self._api.get(path, "subnet", neutron.Named)).cidr
         return self._cidrs[subnet_id]
 
     async def ensure(
@@ -151,7 +135,7 @@ class FloatingIps:
                     f"{existing.port_id}; choose another, or release it"
                 )
             return await self._associate(existing, held.vip_port_id)
-        network = networks.floating_network or await self._find_external(service)
+        network = networks.floating_network_id or await self._find_external(service)
         if not network:
             text = (
                 "no external network is configured or found, so that the load balancer is "
@@ -179,24 +163,25 @@ class FloatingIps:
                 return await self._api.send("POST", PATH, "floatingip", attempt, FloatingIp)
         return await self._api.send("POST", PATH, "floatingip", orders[-1], FloatingIp)
 
-    async def _subnets(self, networks: balancer_specs.Networks, network: str) -> Sequence[str]:
+    async def _subnets(self, networks: config.BalancerClass, network: str) -> Sequence[str]:
         """Return the IDs of the subnets that are asked for; empty = any."""
-        if networks.floating_subnet:
-            return [networks.floating_subnet]
-        if not (networks.floating_name or networks.floating_tags):
+        if networks.floating_subnet_id:
+            return [networks.floating_subnet_id]
+        if not (networks.floating_subnet or networks.floating_subnet_tags):
             return ()
         query = {"network_id": network}
-        listed, _ = await self._api.list_all("/v2.0/subnets", "subnets", Subnet, query=query)
+        listed, _ = await self._api.list_all("/v2.0/subnets", "subnets", neutron.Named, query=query)
         subnets = [
             subnet.id
             for subnet in listed
             if balancer_specs.subnet_matches(subnet.name, subnet.tags, networks)
         ]
         if not subnets:
+            name, tags = networks.floating_subnet, networks.floating_subnet_tags
             raise cloud.InvalidArgument(
-                f"network {network} has no subnet that matches floating-subnet "
-                f"{networks.floating_name!r} and floating-subnet-tags {networks.floating_tags!r}; "
-                f"correct {ann.FLOATING_SUBNET.name} or {ann.FLOATING_SUBNET_TAGS.name}"
+                f"network {network} has no subnet that matches floating-subnet {name!r} and "
+                f"floating-subnet-tags {tags!r}; correct {ann.FLOATING_SUBNET.name} or "
+                f"{ann.FLOATING_SUBNET_TAGS.name}"
             )
         return subnets
 
@@ -208,7 +193,7 @@ class FloatingIps:
         if self._external:
             return self._external
         listed, _ = await self._api.list_all(
-            "/v2.0/networks", "networks", ExternalNetwork, query={"router:external": "true"}
+            "/v2.0/networks", "networks", neutron.Named, query={"router:external": "true"}
         )
         if len(listed) == 1:
             self._external = listed[0].id

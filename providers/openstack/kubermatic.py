@@ -27,7 +27,8 @@ from ccm.cloud.kubermatic import (
 )
 
 from . import machines
-from .machines import OpenStackMachines, is_uuid, to_field
+from .config import is_uuid
+from .machines import OpenStackMachines, to_field
 
 MARKS = KubermaticMarks(
     **{field: getattr(machines.MARKS, field) for field in machines.MARKS.__slots__}

@@ -42,33 +42,32 @@ text after `secret:`."""
 NETWORKS = "networks"
 """Field of the class that problems of `networkID` and `subnetID` refer to, too."""
 
+_WORDS = {"id": "ID", "cidrs": "CIDRs", "api": "API", "gb": "GB", "url": "URL"}
+
+
+def to_field(field: str) -> str:
+    """Return the name of a field in JSON: `pod_network_cidrs` -> `podNetworkCIDRs`."""
+    first, *more = field.split("_")
+    return first + "".join(_WORDS.get(word, word.capitalize()) for word in more)
+
+
 SECRET_KEYS: Mapping[str, str] = {
-    "authURL": "auth-url",
-    "username": "username",
-    "userID": "user-id",
-    "password": "password",
-    "domainName": "domain-name",
-    "domainID": "domain-id",
-    "userDomainName": "user-domain-name",
-    "userDomainID": "user-domain-id",
-    "tenantName": "tenant-name",
-    "tenantID": "tenant-id",
-    "tenantDomainName": "tenant-domain-name",
-    "tenantDomainID": "tenant-domain-id",
-    "applicationCredentialID": "application-credential-id",
-    "applicationCredentialName": "application-credential-name",
-    "applicationCredentialSecret": "application-credential-secret",
-    "token": "token",
+    **{
+        to_field(name): name.replace("_", "-")
+        for name in (
+            *("auth_url", "username", "user_id", "password", "token"),
+            *("domain_name", "domain_id", "user_domain_name", "user_domain_id"),
+            *("tenant_name", "tenant_id", "tenant_domain_name", "tenant_domain_id"),
+            *("application_credential_id", "application_credential_name"),
+            "application_credential_secret",
+        )
+    },
     "endpointType": "os-endpoint-type",
     "insecure": "tls-insecure",
 }
 """Key of the Secret -> key of `[Global]` in `cloud.conf`."""
 
-SECRET_FILES: Mapping[str, str] = {
-    "caCert": "ca-file",
-    "clientCert": "cert-file",
-    "clientKey": "key-file",
-}
+SECRET_FILES = {"caCert": "ca-file", "clientCert": "cert-file", "clientKey": "key-file"}
 """Key of the Secret, whose value is the content of a file -> key of `[Global]`."""
 
 PREFIX = "kube-ccm."
@@ -111,24 +110,9 @@ _REGION = re.compile(r"[^\s/]{0,255}")
 _METADATA_KEY = re.compile(r"[a-zA-Z0-9-_:. ]{1,255}")
 _STATE = re.compile(r"region=([^\s/]*)")
 _FILE = "/proc/self/fd/"
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 # --- provider spec ------------------------------------------------------------------------------
-
-
-def is_uuid(text: str) -> bool:
-    """Return whether a text is a UUID, the ID of most resources, rather than a name."""
-    return _UUID.fullmatch(text) is not None
-
-
-def to_field(field: str) -> str:
-    """Return the name of a field in JSON: `pod_network_cidrs` -> `podNetworkCIDRs`."""
-    first, *more = field.split("_")
-    return first + "".join(_WORDS.get(word, word.capitalize()) for word in more)
-
-
-_WORDS = {"id": "ID", "cidrs": "CIDRs", "api": "API", "gb": "GB"}
 
 
 class Attachment(msgspec.Struct, frozen=True, kw_only=True, rename=to_field):
@@ -225,7 +209,7 @@ def _find_spec_problems(given: Mapping[str, Any]) -> list[cloud.Problem]:
 def _check_values(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield field and text of each problem of values that have the right types."""
     for field in ("imageID", "networkID", "subnetID", "serverGroupID"):
-        if (text := values.get(field)) and not is_uuid(text):
+        if (text := values.get(field)) and not config.is_uuid(text):
             yield field, f"{text!r} must be a UUID"
     if not _REGION.fullmatch(region := values.get("region", "")):
         yield "region", f"{region!r} must not contain spaces or slashes"
@@ -269,7 +253,7 @@ def _check_network(network: Attachment) -> Iterator[str]:
     if [network.id, network.name, network.port_id].count("") != 2:
         yield " needs exactly one of id, name and portID"
     for field in ("id", "port_id"):
-        if (text := getattr(network, field)) and not is_uuid(text):
+        if (text := getattr(network, field)) and not config.is_uuid(text):
             yield f".{to_field(field)} {text!r} must be a UUID"
     if network.port_id and (network.subnet or network.pod_network):
         yield ".portID excludes subnet and podNetwork; set them on the port itself"
@@ -866,17 +850,12 @@ PORTS = Kind("network", "/v2.0/ports", "ports")
 SERVER_GROUP = Kind("compute", "/os-server-groups", "server_groups")
 
 
-class _Named(msgspec.Struct, frozen=True):
-    id: str
-    name: str = ""
-
-
 async def _find_ids(session: Session, kind: Kind, word: str, **query: str) -> Sequence[str]:
     """Return the IDs of the resources with an ID or a name, and with the fields of a query."""
     service: client.Service = getattr(session.api, kind.service)
     if kind.service != "compute":  # Nova has no such filters, so all resources are listed
-        query = {**query, "id" if is_uuid(word) else "name": word}
-    found, _ = await service.list_all(kind.path, kind.key, _Named, query=query)
+        query = {**query, "id" if config.is_uuid(word) else "name": word}
+    found, _ = await service.list_all(kind.path, kind.key, neutron.Named, query=query)
     return [entry.id for entry in found if word in (entry.id, entry.name)]
 
 
@@ -886,7 +865,7 @@ async def _find_id(session: Session, kind: Kind, field: str, word: str, **query:
     Raises:
         InvalidArgument: no resource has the name, or several have it.
     """
-    if is_uuid(word):
+    if config.is_uuid(word):
         return word
     ids = await _find_ids(session, kind, word, **query)
     if len(ids) != 1:

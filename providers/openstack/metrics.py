@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import re
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import AsyncIterator
 
 from ccm import cloud
 from ccm.base import metrics
 from ccm.base.clock import monotonic
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class Operations:
@@ -29,9 +24,12 @@ class Operations:
             buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 300),
         )
 
-    @contextlib.contextmanager
-    def observe(self, operation: str) -> Iterator[None]:
-        """Measure the block. A cloud that is still at work (`RetryAfter`) is no error."""
+    @contextlib.asynccontextmanager
+    async def observe(self, operation: str) -> AsyncIterator[None]:
+        """Measure the block, or the async method that this decorates.
+
+        A cloud that is still at work (`RetryAfter`) is no error.
+        """
         began = monotonic()
         self._total.labels(operation).inc()
         try:
@@ -55,24 +53,6 @@ RECONCILES = Operations(
     *("operation", "Changes of load balancers and routes"),
 )
 """Calls of the provider, such as `loadbalancer_ensure`."""
-
-
-def reconciles(
-    operation: str,
-) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, Coroutine[Any, Any, T]]]:
-    """Return a decorator that measures an async method in `RECONCILES`."""
-
-    def decorate(
-        method: Callable[P, Coroutine[Any, Any, T]],
-    ) -> Callable[P, Coroutine[Any, Any, T]]:
-        @functools.wraps(method)
-        async def measured(*args: P.args, **kwargs: P.kwargs) -> T:
-            with RECONCILES.observe(operation):
-                return await method(*args, **kwargs)
-
-        return measured
-
-    return decorate
 
 
 _PATH = re.compile(r"(?:/v[\d.]+)?(?:/lbaas)?/(?:os-)?([a-z_-]+?)s(?:/detail)?(/.+)?")

@@ -63,11 +63,14 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
     trunk_details: TrunkDetails | None = None
 
 
-class Network(msgspec.Struct, frozen=True, kw_only=True):
-    """Network."""
+class Named(msgspec.Struct, frozen=True, kw_only=True):
+    """Network, subnet or other resource; only fields that the provider reads."""
 
     id: str
     name: str = ""
+    cidr: str = ""
+    tags: tuple[str, ...] = ()
+    is_external: bool = msgspec.field(name="router:external", default=False)
 
 
 class ExtraRoute(msgspec.Struct, frozen=True):
@@ -120,9 +123,9 @@ class Neutron:
         """Return the ports whose field, such as `device_id`, has one of the values."""
         return await self._by_ids("ports", Port, field, ids)
 
-    async def networks_of(self, ids: Sequence[str]) -> tuple[list[Network], int]:
+    async def networks_of(self, ids: Sequence[str]) -> tuple[list[Named], int]:
         """Return the networks with these IDs."""
-        return await self._by_ids("networks", Network, "id", ids)
+        return await self._by_ids("networks", Named, "id", ids)
 
     async def _by_ids(
         self, table: str, kind: type[Any], field: str, ids: Sequence[str]

@@ -196,53 +196,54 @@ class Octavia:
 
     async def parts(self, balancer_id: str) -> list[HeldPart]:
         """Return listeners with their pools: two requests, and one or two for each pool."""
-        query = {"loadbalancer_id": balancer_id}
-        listeners, _ = await self._api.list_all(LISTENERS, "listeners", Listener, query=query)
-        pools, _ = await self._api.list_all(POOLS, "pools", Pool, query=query)
-        by_id = {pool.id: pool for pool in pools}
-        return [
-            await self._part(listener, by_id.get(listener.default_pool_id or ""))
-            for listener in listeners
-        ]
-
-    async def _part(self, listener: Listener, pool: Pool | None) -> HeldPart:
-        if pool is None:
-            return HeldPart(listener)
-        monitor = None
-        if pool.healthmonitor_id:
-            path = f"{MONITORS}/{pool.healthmonitor_id}"
-            with contextlib.suppress(cloud.NotFound):
-                monitor = await self._api.get(path, "healthmonitor", Monitor)
-        members: list[Member] = []
-        if pool.members:
-            path = f"{POOLS}/{pool.id}/members"
-            members, _ = await self._api.list_all(path, "members", Member)
-        return HeldPart(listener, pool, monitor, tuple(members))
+        parts = await self._parts({"loadbalancer_id": balancer_id})
+        return [part for _, part in parts]
 
     async def all_parts(self, ids: Collection[str]) -> dict[str, list[HeldPart]]:
         """Return the parts of load balancers, by the ID of the load balancer.
 
         Sends two or three requests, and one for each pool.
         """
-        listeners, _ = await self._api.list_all(LISTENERS, "listeners", Listener)
-        pools, _ = await self._api.list_all(POOLS, "pools", Pool)
-        monitors: list[Monitor] = []
-        if any(pool.healthmonitor_id for pool in pools):
-            monitors, _ = await self._api.list_all(MONITORS, "healthmonitors", Monitor)
-        pools_by_id = {pool.id: pool for pool in pools}
-        monitors_by_id = {monitor.id: monitor for monitor in monitors}
         parts: dict[str, list[HeldPart]] = {}
-        for listener in listeners:
-            owners = [owner.id for owner in listener.loadbalancers if owner.id in ids]
-            if not owners:
-                continue
-            pool = pools_by_id.get(listener.default_pool_id or "")
-            part = await self._part(
-                listener, pool and msgspec.structs.replace(pool, healthmonitor_id=None)
-            )
-            monitor = monitors_by_id.get((pool and pool.healthmonitor_id) or "")
-            parts.setdefault(owners[0], []).append(part._replace(pool=pool, monitor=monitor))
+        for owner, part in await self._parts({}, ids):
+            parts.setdefault(owner, []).append(part)
         return parts
+
+    async def _parts(
+        self, query: Mapping[str, str], ids: Collection[str] = ()
+    ) -> list[tuple[str, HeldPart]]:
+        """Return load balancer and part for the listeners of a query, or of some load balancers."""
+        listeners, _ = await self._api.list_all(LISTENERS, "listeners", Listener, query)
+        pools, _ = await self._api.list_all(POOLS, "pools", Pool, query)
+        by_id = {pool.id: pool for pool in pools}
+        monitors: dict[str, Monitor] = {}
+        # Monitors have no filter: those of one load balancer are read, those of all are listed.
+        if ids and any(pool.healthmonitor_id for pool in pools):
+            listed, _ = await self._api.list_all(MONITORS, "healthmonitors", Monitor)
+            monitors = {monitor.id: monitor for monitor in listed}
+        parts = []
+        for listener in listeners:
+            owner = next((one.id for one in listener.loadbalancers if one.id in ids), "")
+            if owner or not ids:
+                pool = by_id.get(listener.default_pool_id or "")
+                parts.append((owner, await self._part(listener, pool, monitors)))
+        return parts
+
+    async def _part(
+        self, listener: Listener, pool: Pool | None, monitors: Mapping[str, Monitor]
+    ) -> HeldPart:
+        if pool is None:
+            return HeldPart(listener)
+        number = pool.healthmonitor_id or ""
+        monitor = monitors.get(number)
+        if number and not monitors:
+            with contextlib.suppress(cloud.NotFound):
+                monitor = await self._api.get(f"{MONITORS}/{number}", "healthmonitor", Monitor)
+        members: list[Member] = []
+        if pool.members:
+            path = f"{POOLS}/{pool.id}/members"
+            members, _ = await self._api.list_all(path, "members", Member)
+        return HeldPart(listener, pool, monitor, tuple(members))
 
     async def send(self, method: str, path: str, key: str, order: Mapping[str, Any]) -> Reference:
         """Create (POST) or change (PUT) a load balancer or part; return its ID.

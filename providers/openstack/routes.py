@@ -85,7 +85,7 @@ class OpenStackRoutes:
             for route in router.routes
         ]
 
-    @metrics.reconciles("route_create")
+    @metrics.RECONCILES.observe("route_create")
     async def create_route(self, cluster_name: str, name_hint: str, route: cloud.Route) -> None:  # noqa: ARG002
         """Create a route and the allowed address pair of its node: three requests at most.
 
@@ -106,7 +106,7 @@ class OpenStackRoutes:
         await self._change_pair(route.target_node, ip, str(cidr), is_allowed=True)
         await self._change_routes(neutron.ExtraRoute(str(cidr), ip), is_added=True)
 
-    @metrics.reconciles("route_delete")
+    @metrics.RECONCILES.observe("route_delete")
     async def delete_route(self, cluster_name: str, route: cloud.Route) -> None:  # noqa: ARG002
         """Delete a route and the allowed address pair of its node. A missing one is no error.
 

@@ -186,14 +186,6 @@ RELEVANT = tuple(annotation.name for annotation in SCHEMA if annotation.name not
 """Annotations whose change causes a call: not those that the provider writes."""
 
 
-def read_or_none(service: cloud.Service, annotation: cloud.ServiceAnnotation[T]) -> T | None:
-    """Return the value of an annotation; None if it is missing or malformed."""
-    try:
-        return annotation.read(service)
-    except cloud.InvalidArgument:
-        return None
-
-
 def table() -> str:
     """Return the annotations as a Markdown table."""
     return markdown(SCHEMA, without="as configured")

@@ -290,10 +290,14 @@ def test_a_class_wins_over_annotations_and_these_over_the_file() -> None:
     ).networks
     emptied = wanted(service(subnet_id="", flavor_id=""), flavor_id=OTHER)
 
-    assert (by_class.subnet, by_class.floating_name, by_class.floating_tags) == (OTHER, "", "dmz")
-    assert (by_annotation.floating_subnet, by_annotation.floating_name) == ("", "~^a")
-    assert by_annotation.network == OTHER
-    assert (emptied.networks.subnet, "flavor_id" in order(emptied)) == ("", False)
+    assert (by_class.subnet_id, by_class.floating_subnet, by_class.floating_subnet_tags) == (
+        OTHER,
+        "",
+        "dmz",
+    )
+    assert (by_annotation.floating_subnet_id, by_annotation.floating_subnet) == ("", "~^a")
+    assert by_annotation.network_id == OTHER
+    assert (emptied.networks.subnet_id, "flavor_id" in order(emptied)) == ("", False)
 
 
 @pytest.mark.parametrize(

@@ -59,8 +59,10 @@ ROWS: Mapping[str, tuple[Callable[[OpenStack], None], str]] = {
     ),
     "no-endpoint": (
         unlist,
-        f"{FAILED}the catalogue of .* has no public endpoint of the service load-balancer in "
-        "region RegionOne; create one, or correct region or os-endpoint-type$",
+        (
+            f"{FAILED}the catalogue of .* has no public endpoint of the service load-balancer.*; "
+            "create one, or correct region or os-endpoint-type$"
+        ),
     ),
     "token": (
         lock_out,

@@ -27,7 +27,7 @@ from tests.sandbox.command import carried_out, fake, guided, plain
 
 REAL: Mapping[str, Mapping[str, str]] = {
     "hcloud": {"HCLOUD_TOKEN": "real" * 16, "HCLOUD_ENDPOINT": "http://127.0.0.1:9/v1"},
-    "openstack": {"OS_CLOUD": "real", "OS_AUTH_URL": "http://127.0.0.1:9/v3", "OS_USERNAME": "real"},
+    "openstack": {"OS_CLOUD": "real", "OS_AUTH_URL": "http://127.0.0.1:9/v3", "OS_USERNAME": "me"},
     "stackit": {"STACKIT_SERVICE_ACCOUNT_KEY_PATH": "/nowhere", "STACKIT_NO_AUTH": "perhaps"},
 }
 """Variables of a real account."""
