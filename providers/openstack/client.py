@@ -150,16 +150,14 @@ class Keystone(rest.RenewedToken):
         Raises:
             FailedPrecondition: the catalogue has no such endpoint.
         """
-        await self.header()
-        assert self._access is not None
         from keystoneauth1 import exceptions
 
-        settings = self._settings
+        settings, granted = self._settings, await self._granted()
         url = None
         with contextlib.suppress(exceptions.CatalogException):
-            url = self._access.service_catalog.url_for(
+            url = granted.service_catalog.url_for(
                 service_type=service,
-                interface=settings.os_endpoint_type,
+                interface=settings.os_endpoint_type.removesuffix("URL"),
                 region_name=settings.region or None,
             )
         if not url:
@@ -173,9 +171,12 @@ class Keystone(rest.RenewedToken):
 
     async def project_id(self) -> str:
         """Return the ID of the project; the first call requests a token."""
+        return (await self._granted()).project_id or ""
+
+    async def _granted(self) -> access.AccessInfo:
         await self.header()
         assert self._access is not None
-        return self._access.project_id or ""
+        return self._access
 
 
 def _authenticate(settings: config.Global, timeout_s: float) -> tuple[access.AccessInfo, timedelta]:

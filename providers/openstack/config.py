@@ -1,8 +1,8 @@
 """Settings of OpenStack: the `cloud.conf` of openstack-cloud-controller-manager, read as it is.
 
 A setting of `[Global]` that `cloud.conf` lacks is taken from `clouds.yaml`, if `use-clouds` or
-OS_CLOUD selects a cloud there, or else from the variables of an `openrc` file, if neither file has
-an address. Sections and settings of other programs are ignored, and their names are logged.
+OS_CLOUD selects a cloud there. Sections and settings of other programs are ignored, and their names
+are logged.
 """
 
 from __future__ import annotations
@@ -54,14 +54,6 @@ def parse_sort_order(text: str) -> str:
     return text
 
 
-def parse_interface(text: str) -> str:
-    """Return an endpoint type without its suffix URL. Raises `ValueError`."""
-    interface = text.removesuffix("URL")
-    if interface not in ("public", "internal", "admin"):
-        raise ValueError(text)
-    return interface
-
-
 def parse_selector(text: str) -> str:
     """Return a label selector unchanged. Raises `ValueError`."""
     parse_labels(text)
@@ -92,12 +84,8 @@ class Global(cloud.Settings, frozen=True, kw_only=True, rename=_key):
         str, cloud.setting("URL of Keystone.", parse=parse_url, expects="look like https://host/v3")
     ]
     os_endpoint_type: Annotated[
-        str,
-        cloud.setting(
-            "Interface of the endpoints in the catalogue.",
-            parse=parse_interface,
-            expects="be public, internal or admin, also with the suffix URL",
-        ),
+        Literal["public", "internal", "admin", "publicURL", "internalURL", "adminURL"],
+        cloud.setting("Interface of the endpoints in the catalogue."),
     ] = "public"
     region: Annotated[str, cloud.setting("Region; empty = the first in the catalogue.")] = ""
     ca_file: Annotated[str, cloud.setting("File with certificate authorities of the cloud.")] = ""
@@ -298,7 +286,7 @@ class Config(cloud.Settings, frozen=True, kw_only=True, rename=_section):
 
 
 class Variables(cloud.Settings, frozen=True, kw_only=True, rename="upper"):
-    """Environment variables of OpenStack; those of an `openrc` file are read too."""
+    """Environment variables of OpenStack."""
 
     os_ccm_regional: Annotated[
         bool, cloud.setting("Write provider IDs with the region: openstack://<region>/<server>.")
@@ -311,7 +299,7 @@ class Variables(cloud.Settings, frozen=True, kw_only=True, rename="upper"):
 
 
 class AllSettings(NamedTuple):
-    """`cloud.conf`, completed from `clouds.yaml` and the environment, and other variables."""
+    """`cloud.conf`, completed from `clouds.yaml`, and environment variables."""
 
     file: Config
     variables: Variables
@@ -334,8 +322,6 @@ def read_all(context: cloud.Context) -> AllSettings:
     own: dict[str, Any] = values.setdefault("Global", {})
     if own.get("use-clouds") == "true" or variables.os_cloud:
         own.update({**_read_clouds(context, variables, own), **own})
-    if not own.get("auth-url"):
-        own.update({**_openrc(context.environ), **own})
     for name in ("ca-file", "cert-file", "key-file"):
         if own.get(name):
             context.follow(own[name])
@@ -405,7 +391,7 @@ _BOOLEANS = {
 """Spellings of booleans in git's configuration files; a key without value is true."""
 
 
-# --- clouds.yaml and openrc -----------------------------------------------------------------------
+# --- clouds.yaml ----------------------------------------------------------------------------------
 
 _AUTH = {
     **{
@@ -438,13 +424,6 @@ _PLACE = {
 
 _FOLDERS = (".", "{HOME}/.config/openstack", "/etc/openstack")
 """Folders in which clouds.yaml is looked for."""
-
-
-def _openrc(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings in the variables of an openrc file, such as OS_AUTH_URL."""
-    names = {**_AUTH, **_PLACE, "insecure": "tls-insecure"}
-    given = {name: environ.get(f"OS_{name.upper()}") for name in names}
-    return {names[name]: text for name, text in given.items() if text}
 
 
 def _read_clouds(

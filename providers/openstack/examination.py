@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
-
-import msgspec
 
 from ccm import cloud
 
@@ -15,15 +13,10 @@ ALMOST_USED = 0.9
 """Used share of a quota from which a check warns."""
 
 
-_HIDDEN = (cloud.NotFound, cloud.PermissionDenied, cloud.Unimplemented, cloud.Unknown)
-"""Errors of a quota that this user may not read, or that this version of a service lacks."""
-
-
 async def examine(api: client.Client, settings: config.Config) -> AsyncIterator[cloud.CloudFinding]:
     """Yield the result of each check. Raises `CloudError` if the cloud does not answer."""
-    services = ["compute", "network"]
-    if settings.load_balancer.enabled:
-        services.append("load-balancer")
+    balancing = settings.load_balancer
+    services = ["compute", "network", *(["load-balancer"] if balancing.enabled else [])]
     missing = []
     for service in services:
         try:
@@ -31,28 +24,47 @@ async def examine(api: client.Client, settings: config.Config) -> AsyncIterator[
         except cloud.FailedPrecondition as error:
             missing.append(service)
             message, _, advice = str(error).partition("; ")
-            yield cloud.CloudFinding(message=message, advice=advice, is_failure=True)
-    if not missing:
-        yield cloud.CloudFinding(message=f"catalogue: endpoints of {', '.join(services)}")
-    if "network" not in missing:
-        for setting, kind, number in _references(settings):
-            yield await _find(api, setting, kind, number)
-        if settings.load_balancer.enabled and not settings.load_balancer.floating_network_id:
-            yield await _find_external(api, settings)
-    if not missing:
-        async for finding in _quotas(api, services):
-            yield finding
+            yield _failure(message, advice)
+    if missing:
+        return
+    yield cloud.CloudFinding(message=f"catalogue: endpoints of {', '.join(services)}")
+    for setting, kind, number in _references(settings):
+        yield await _find(api, setting, kind, number)
+    if balancing.enabled and not (balancing.floating_network_id or balancing.internal_lb):
+        query = {"router:external": "true"}
+        listed, _ = await api.network.list_all("/v2.0/networks", "networks", neutron.Named, query)
+        names = ", ".join(sorted(network.name or network.id for network in listed)) or "none"
+        advice = "set LoadBalancer.floating-network-id; without it, load balancers stay internal"
+        yield cloud.CloudFinding(
+            message=f"external networks: {names}", advice="" if len(listed) == 1 else advice
+        )
+    usage = {
+        kind: (used, limit)
+        for kind, (used, limit) in (await _usage(api, services)).items()
+        if used is not None and limit is not None and limit >= 0  # visible, and not unlimited
+    }
+    for kind, (used, limit) in usage.items():
+        if used >= limit * ALMOST_USED:
+            advice = f"ask an administrator for a larger quota of {kind}, or delete unused ones"
+            message = f"quota: {used} of {limit} {kind} are used"
+            yield cloud.CloudFinding(message=message, advice=advice)
+    texts = [f"{used} of {limit} {kind}" for kind, (used, limit) in usage.items()]
+    yield cloud.CloudFinding(message=f"quotas: {', '.join(texts) or 'none is visible'}")
+
+
+def _failure(message: str, advice: str) -> cloud.CloudFinding:
+    return cloud.CloudFinding(message=message, advice=advice, is_failure=True)
 
 
 def _references(settings: config.Config) -> Iterator[tuple[str, str, str]]:
     """Yield setting, kind of resource, and ID."""
     if settings.route.router_id:
         yield "Route.router-id", "router", settings.route.router_id
-    sections: dict[str, config.BalancerClass] = {
-        f"LoadBalancerClass.{name}": group for name, group in settings.load_balancer_class.items()
-    }
-    if settings.load_balancer.enabled:
-        sections["LoadBalancer"] = settings.load_balancer
+    if not settings.load_balancer.enabled:
+        return
+    classes = settings.load_balancer_class.items()
+    sections: dict[str, config.BalancerClass] = {"LoadBalancer": settings.load_balancer}
+    sections |= {f"LoadBalancerClass.{name}": group for name, group in classes}
     for section, group in sections.items():
         for field in config.BalancerClass.__struct_fields__:
             if field.endswith("_id") and (number := getattr(group, field)):
@@ -61,62 +73,36 @@ def _references(settings: config.Config) -> Iterator[tuple[str, str, str]]:
 
 
 async def _find(api: client.Client, setting: str, kind: str, number: str) -> cloud.CloudFinding:
-    path = f"/v2.0/{kind}s/{number}"
     try:
-        found = await api.network.get(path, kind, neutron.Named)
+        found = await api.network.get(f"/v2.0/{kind}s/{number}", kind, neutron.Named)
     except cloud.NotFound:
-        text, advice = f"{kind} {number} does not exist", f"correct {setting} in the cloud config"
-        return cloud.CloudFinding(message=f"{setting}: {text}", advice=advice, is_failure=True)
+        return _failure(f"{setting}: {kind} {number} does not exist", f"correct {setting}")
     if setting.endswith("floating-network-id") and not found.is_external:
-        text, advice = f"network {number} is not external", f"set {setting} to an external network"
-        return cloud.CloudFinding(message=f"{setting}: {text}", advice=advice, is_failure=True)
+        advice = f"set {setting} to an external network"
+        return _failure(f"{setting}: network {number} is not external", advice)
     return cloud.CloudFinding(message=f"{setting}: {kind} {found.name or number}")
 
 
-async def _find_external(api: client.Client, settings: config.Config) -> cloud.CloudFinding:
-    query = {"router:external": "true"}
-    networks, _ = await api.network.list_all("/v2.0/networks", "networks", neutron.Named, query)
-    names = ", ".join(sorted(network.name or network.id for network in networks)) or "none"
-    needs_one = len(networks) != 1 and not settings.load_balancer.internal_lb
-    advice = "set LoadBalancer.floating-network-id; without it, load balancers stay internal"
-    return cloud.CloudFinding(
-        message=f"external networks: {names}", advice=advice if needs_one else ""
-    )
-
-
-async def _quotas(api: client.Client, services: list[str]) -> AsyncIterator[cloud.CloudFinding]:
-    """Yield the use of each quota on which the provider depends."""
+async def _usage(api: client.Client, services: Sequence[str]) -> dict[str, tuple[Any, Any]]:
+    """Return use and limit of each quota on which the provider depends; None = not visible."""
     project = await api.keystone.project_id()
-    limits = await _read(api.compute, "/limits")
-    absolute = limits.get("limits", {}).get("absolute", {})
-    usage = {"servers": (absolute.get("totalInstancesUsed"), absolute.get("maxTotalInstances"))}
-    details = (await _read(api.network, f"/v2.0/quotas/{project}/details")).get("quota", {})
+    servers = (await _read(api.compute, "/limits", "limits")).get("absolute", {})
+    usage = {"servers": (servers.get("totalInstancesUsed"), servers.get("maxTotalInstances"))}
+    quotas = await _read(api.network, f"/v2.0/quotas/{project}/details", "quota")
     for kind in ("port", "floatingip", "security_group"):
-        row = details.get(kind, {})
-        usage[f"{kind}s"] = (row.get("used"), row.get("limit"))
+        quota = quotas.get(kind, {})
+        usage[f"{kind}s"] = (quota.get("used"), quota.get("limit"))
     if "load-balancer" in services:
-        given = await _read(api.load_balancer, f"{octavia.ROOT}/quotas/{project}")
-        held = await octavia.Octavia(api).balancers({})
-        # The field had another name in older versions of the API.
-        quota = given.get("quota", {})
-        usage["load balancers"] = (len(held), quota.get("load_balancer", quota.get("loadbalancer")))
-    texts = []
-    for kind, (used, limit) in usage.items():
-        if used is None or limit is None or limit < 0:
-            continue  # not visible to this user, or unlimited
-        texts.append(f"{used} of {limit} {kind}")
-        if used >= limit * ALMOST_USED:
-            yield cloud.CloudFinding(
-                message=f"quota: {texts[-1]} are used",
-                advice=f"ask an administrator for a larger quota of {kind}, or delete unused ones",
-            )
-    yield cloud.CloudFinding(message=f"quotas: {', '.join(texts) or 'none is visible'}")
+        quota = await _read(api.load_balancer, f"{octavia.ROOT}/quotas/{project}", "quota")
+        # Older versions of the API have another name.
+        limit = quota.get("load_balancer", quota.get("loadbalancer"))
+        usage["load balancers"] = (len(await octavia.Octavia(api).balancers({})), limit)
+    return usage
 
 
-async def _read(service: client.Service, path: str) -> dict[str, Any]:
-    """Return a response as a mapping; empty if the user may not read it, or it is unknown."""
+async def _read(service: client.Service, path: str, key: str) -> dict[str, Any]:
+    """Return a mapping in a response; empty if the user may not read it, or it is unknown."""
     try:
-        document = msgspec.json.decode(await service.call("GET", path))
-    except (*_HIDDEN, msgspec.DecodeError):
+        return await service.get(path, key, dict[str, Any])
+    except (cloud.NotFound, cloud.PermissionDenied, cloud.Unimplemented, cloud.Unknown):
         return {}
-    return document if isinstance(document, dict) else {}

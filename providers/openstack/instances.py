@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -13,6 +14,8 @@ from . import config, neutron, nova
 
 SCHEME = "openstack"
 """Scheme of provider IDs. Nodes store it: never change it."""
+
+_PROVIDER_ID = re.compile(rf"(?:{SCHEME}://)?([^/]*)/([^/]*)")
 
 ACTIVE, SHUTOFF, BUILD = "ACTIVE", "SHUTOFF", "BUILD"
 
@@ -175,25 +178,18 @@ def parse_id(provider_id: str, region: str) -> str:
         InvalidArgument: the provider ID is malformed, of another cloud or of another region; the
             server may exist.
     """
-    scheme, separator, rest = provider_id.partition("://")
-    place, slash, server_id = (rest if separator else provider_id).partition("/")
-    if separator and scheme != SCHEME:
-        slash = ""
-    try:
-        # For other text Nova would answer "not found", and the server would count as deleted.
-        parsed = config.parse_uuid(server_id) if slash else ""
-    except ValueError:
-        parsed = ""
-    if not parsed:
+    # For other text Nova would answer "not found", and the server would count as deleted.
+    match = _PROVIDER_ID.fullmatch(provider_id)
+    if match is None or not config.is_uuid(match[2]):
         raise cloud.InvalidArgument(
             f"provider ID {provider_id!r} is not valid for this cloud; expected "
             "openstack:///<server ID> or openstack://<region>/<server ID>"
         )
-    if place not in ("", region):
+    if match[1] not in ("", region):
         raise cloud.InvalidArgument(
             f"provider ID {provider_id!r} is outside of the cloud config's region {region!r}"
         )
-    return parsed
+    return match[2].lower()
 
 
 def power(server: nova.Server) -> cloud.Power:

@@ -128,19 +128,20 @@ class SecurityGroups:
 
     async def services(self) -> frozenset[str]:
         """Return namespace and name, joined by a dash, of all Services with a group."""
-        listed, _ = await self._api.list_all(PATH, "security_groups", Group)
-        matches = (_NAME.fullmatch(group.name) for group in listed)
-        return frozenset(match[1] for match in matches if match)
+        return frozenset(key for key, _ in await self._of_services())
 
     async def remove_of(self, namespace: str, name: str) -> None:
         """Remove the groups of a Service whose UID is unknown: one request to list all groups."""
-        listed, _ = await self._api.list_all(PATH, "security_groups", Group)
-        for group in listed:
-            match = _NAME.fullmatch(group.name)
+        for key, group in await self._of_services():
             # Different Services may have the same text here, but not in the description.
-            is_named = match is not None and match[1] == f"{namespace}-{name}"
-            if is_named and f" {namespace}/{name} " in str(group.description):
+            is_described = f" {namespace}/{name} " in str(group.description)
+            if key == f"{namespace}-{name}" and is_described:
                 await self.remove(group.name)
+
+    async def _of_services(self) -> list[tuple[str, Group]]:
+        listed, _ = await self._api.list_all(PATH, "security_groups", Group)
+        matches = [(_NAME.fullmatch(group.name), group) for group in listed]
+        return [(match[1], group) for match, group in matches if match]
 
     async def _find(self, name: str) -> Group | None:
         groups, _ = await self._api.list_all(PATH, "security_groups", Group, query={"name": name})

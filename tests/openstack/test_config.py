@@ -142,7 +142,7 @@ def test_values_and_defaults_are_parsed() -> None:
     )
 
     assert found.global_.auth_url == "https://keystone.test:5000/v3"
-    assert found.global_.os_endpoint_type == "internal"
+    assert found.global_.os_endpoint_type == "internalURL"
     assert found.networking.public_network_name == ("public", "dmz")
     assert found.networking.ipv6_support_disabled
     balancers = found.load_balancer
@@ -171,7 +171,7 @@ def test_unknown_settings_are_logged_and_ignored() -> None:
 
 WRONG = [
     ("Global", "auth-url", "keystone.test", "must look like https://host/v3"),
-    ("Global", "os-endpoint-type", "external", "must be public, internal or admin"),
+    ("Global", "os-endpoint-type", "external", "must be one of admin, adminURL, internal"),
     ("Global", "tls-insecure", "maybe", "must be true or false"),
     ("Global", "use-clouds", "2", "must be true or false"),
     ("Global", "token", "a\tb", "hidden because it is a secret"),
@@ -323,24 +323,9 @@ def test_unusable_clouds_yaml_is_a_fault(tmp_path: Path, content: str | None, to
     assert fault.startswith(f"{path} {told}")
 
 
-def test_variables_of_openrc_are_used_without_an_address_in_files() -> None:
-    openrc = {
-        "OS_AUTH_URL": "https://env.test/v3",
-        "OS_USERNAME": "admin",
-        "OS_PASSWORD": "p4ssword",
-        "OS_USER_DOMAIN_NAME": "Default",
-        "OS_PROJECT_ID": "p",
-        "OS_REGION_NAME": "three",
-        "OS_CCM_REGIONAL": "1",
-    }
-
-    found = read("", **openrc)
-    assert (found.file.global_.auth_url, found.file.global_.region) == (
-        "https://env.test/v3",
-        "three",
-    )
-    assert found.variables.os_ccm_regional
-    assert read(text_of(GOOD), **openrc).file.global_.username == "k8s"
+def test_provider_ids_have_the_region_by_a_variable() -> None:
+    assert read(text_of(GOOD), OS_CCM_REGIONAL="1").variables.os_ccm_regional
+    assert not read(text_of(GOOD)).variables.os_ccm_regional
 
 
 def test_files_of_certificates_are_followed(tmp_path: Path) -> None:

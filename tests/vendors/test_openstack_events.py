@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ async def test_each_refusal_is_one_event_with_cause_and_remedy(
             break_it(vendor)
             spec = {"type": "LoadBalancer", "ports": [{"port": 80}]}
             await env.cluster.create(SERVICES, {"metadata": {"name": name}, "spec": spec})
-            told = await wait_for(lambda name=name: warnings(env, name), f"{name} is reported")
+            told = await wait_for(partial(warnings, env, name), f"{name} is reported")
             assert re.match(message, told[0]), told
             assert vendor.fake.identity.password not in told[0]
             vendor.fake.heal()
@@ -114,7 +115,7 @@ async def test_an_expired_token_is_renewed_without_an_event(
         for name in ("first", "second"):
             spec = {"type": "LoadBalancer", "ports": [{"port": 80}]}
             await env.cluster.create(SERVICES, {"metadata": {"name": name}, "spec": spec})
-            await wait_for(lambda name=name: is_served(env, name), f"{name} is served")
+            await wait_for(partial(is_served, env, name), f"{name} is served")
             vendor.fake.identity.revoke()
         assert vendor.fake.identity.issued == 2
         assert await warnings(env, "first") == await warnings(env, "second") == []
