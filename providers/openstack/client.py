@@ -260,6 +260,12 @@ _UNVERSIONED = frozenset({"image", "load-balancer", "network"})
 """Services whose paths begin with the version here; the catalogue may have it in the URL too."""
 
 
+class Reference(msgspec.Struct, frozen=True):
+    """Reference to a resource."""
+
+    id: str
+
+
 class _Link(msgspec.Struct, frozen=True):
     rel: str
     href: str
@@ -323,11 +329,17 @@ class Service:
         order: object,
         kind: type[T],
         headers: Mapping[str, str] | None = None,
+        beside: Mapping[str, object] | None = None,
     ) -> T:
-        """Create (POST) or change (PUT) a resource and return it."""
+        """Create (POST) or change (PUT) a resource and return it.
+
+        `beside` are further names in the body.
+        """
         shape, more = _response_type((key, kind)), {**self.headers, **(headers or {})}
         async with self._client.connected(self._kind, method, path) as http:
-            answer: T = _only(await http.send(method, path, {key: order}, shape, headers=more))
+            answer: T = _only(
+                await http.send(method, path, {key: order, **(beside or {})}, shape, headers=more)
+            )
         return answer
 
     async def call(
@@ -344,8 +356,9 @@ class Service:
             return await http.request(method, path, data=data, headers=more)
 
     async def delete(self, path: str) -> None:
-        """Delete a resource. Raises `NotFound`."""
-        await self.call("DELETE", path)
+        """Delete a resource; no error if it is gone."""
+        with contextlib.suppress(cloud.NotFound):
+            await self.call("DELETE", path)
 
 
 def _only(answer: Any) -> Any:
@@ -432,22 +445,18 @@ def _tls_context(settings: config.Global) -> ssl.SSLContext | None:
     """Return the TLS settings; None = the system's."""
     if not (settings.ca_file or settings.cert_file or settings.tls_insecure):
         return None
+    place = f"Global.ca-file {settings.ca_file}"
     try:
         context = ssl.create_default_context(cafile=settings.ca_file or None)
-    except (OSError, ssl.SSLError) as error:
-        raise cloud.ConfigError(f"Global.ca-file {settings.ca_file}: {_reason(error)}") from error
+        if settings.cert_file:
+            place = f"Global.cert-file {settings.cert_file} with key-file {settings.key_file}"
+            # An encrypted key must fail, not ask for a password on the terminal.
+            context.load_cert_chain(settings.cert_file, settings.key_file, password=_no_password)
+    except (OSError, ssl.SSLError, ValueError) as error:
+        raise cloud.ConfigError(f"{place}: {_reason(error)}") from error
     if settings.tls_insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    if settings.cert_file:
-        try:
-            # An encrypted key must fail, not ask for a password on the terminal.
-            context.load_cert_chain(settings.cert_file, settings.key_file, password=_no_password)
-        except (OSError, ssl.SSLError, ValueError) as error:
-            raise cloud.ConfigError(
-                f"Global.cert-file {settings.cert_file} with key-file {settings.key_file}: "
-                f"{_reason(error)}"
-            ) from error
     return context
 
 

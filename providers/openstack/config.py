@@ -394,21 +394,9 @@ _BOOLEANS = {
 # --- clouds.yaml ----------------------------------------------------------------------------------
 
 _AUTH = {
-    **{
-        name: _key(name)
-        for name in (
-            *("auth_url", "username", "user_id", "password", "token", "trust_id"),
-            *("domain_id", "domain_name", "user_domain_id", "user_domain_name"),
-            *("application_credential_id", "application_credential_name"),
-            "application_credential_secret",
-        )
-    },
-    "project_id": "tenant-id",
-    "project_name": "tenant-name",
-    "tenant_id": "tenant-id",
-    "tenant_name": "tenant-name",
-    "project_domain_id": "tenant-domain-id",
-    "project_domain_name": "tenant-domain-name",
+    **{name: _key(name) for name in Global.__struct_fields__},
+    **{f"project_{word}": f"tenant-{word}" for word in ("id", "name")},
+    **{f"project_domain_{word}": f"tenant-domain-{word}" for word in ("id", "name")},
 }
 """Name below `auth` in clouds.yaml -> key of `[Global]`."""
 

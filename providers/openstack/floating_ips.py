@@ -115,8 +115,7 @@ class FloatingIps:
             await self._delete(existing)
 
     async def _delete(self, existing: FloatingIp) -> None:
-        with contextlib.suppress(cloud.NotFound):
-            await self._api.delete(f"{PATH}/{existing.id}")
+        await self._api.delete(f"{PATH}/{existing.id}")
 
     async def _associate(self, existing: FloatingIp, port_id: str | None) -> FloatingIp:
         order = {"port_id": port_id}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from ccm import cloud
 from ccm.cloud.helpers import is_label_value, sanitize_label_value
@@ -23,12 +22,8 @@ HOSTNAME = "hostname"
 """Key of a server's metadata whose value becomes the address of type Hostname."""
 
 
-class Address(NamedTuple):
-    """Address of a server in a network."""
-
-    network: str
-    ip: str
-    is_floating: bool = False
+Address = tuple[str, nova.Address]
+"""Name of a network, and an address in it."""
 
 
 class OpenStackInstances(cloud.InstancesByPower):
@@ -133,7 +128,7 @@ class OpenStackInstances(cloud.InstancesByPower):
         trunked: dict[str, list[Address]] = {}
         for port in sub_ports:
             trunked.setdefault(carriers[port.id], []).extend(
-                Address(names.get(port.network_id, ""), entry.ip_address)
+                (names.get(port.network_id, ""), nova.Address(entry.ip_address))
                 for entry in port.fixed_ips
             )
         return trunked, requests + more
@@ -141,10 +136,14 @@ class OpenStackInstances(cloud.InstancesByPower):
     async def _server(self, node: cloud.Node) -> nova.Server:
         if node.provider_id:
             return await self._compute.server(parse_id(node.provider_id, self._region))
-        server = await self._compute.find_by_name(node.name)
-        if server is None:
+        servers = await self._compute.servers_named(node.name)
+        if len(servers) > 1:
+            ids = ", ".join(sorted(server.id for server in servers))
+            text = f"several servers are named {node.name}: {ids}; rename or delete all but one"
+            raise cloud.FailedPrecondition(text)
+        if not servers:
             raise cloud.NotFound(f"no server is named {node.name}")
-        return server
+        return servers[0]
 
     async def _metadata(
         self,
@@ -231,12 +230,8 @@ def addresses(
     ]
     if name := server.metadata.get(HOSTNAME):
         found.append(cloud.address("Hostname", name))
-    listed = [
-        Address(network, entry.addr, entry.kind == "floating")
-        for network, entries in server.addresses.items()
-        for entry in entries
-    ]
-    for network, ip, is_floating in sorted([*listed, *trunked], key=lambda entry: entry.network):
+    for network, entry in sorted([*server.listed, *trunked], key=lambda one: one[0]):
+        ip, is_floating = entry.addr, entry.kind == "floating"
         is_public = network in settings.public_network_name
         is_internal = (
             not settings.internal_network_name or network in settings.internal_network_name

@@ -36,27 +36,24 @@ MARKS = KubermaticMarks(
 
 REGION_VARIABLE = "OS_REGION_NAME"
 
-CREDENTIALS: Mapping[str, tuple[str, ...]] = {
-    "authURL": ("identityEndpoint", "OS_AUTH_URL"),
-    "username": ("username", "OS_USERNAME", "OS_USER_NAME"),
-    "password": ("password", "OS_PASSWORD"),
-    "domainName": ("domainName", "OS_DOMAIN_NAME"),
-    "tenantName": ("projectName", "OS_PROJECT_NAME"),
-    "tenantID": ("projectID", "OS_PROJECT_ID"),
-    "applicationCredentialID": ("applicationCredentialID", "OS_APPLICATION_CREDENTIAL_ID"),
-    "applicationCredentialSecret": (
-        "applicationCredentialSecret",
-        "OS_APPLICATION_CREDENTIAL_SECRET",
-    ),
-    "token": ("tokenID", "OS_TOKEN"),
-}
-"""Key of a Secret of `machines` -> field of the spec, and variables that count if it is unset."""
+CREDENTIALS = (
+    ("authURL", "identityEndpoint", "OS_AUTH_URL"),
+    ("username", "username", "OS_USERNAME"),
+    ("username", "username", "OS_USER_NAME"),
+    ("password", "password", "OS_PASSWORD"),
+    ("domainName", "domainName", "OS_DOMAIN_NAME"),
+    ("tenantName", "projectName", "OS_PROJECT_NAME"),
+    ("tenantName", "tenantName", "OS_TENANT_NAME"),
+    ("tenantID", "projectID", "OS_PROJECT_ID"),
+    ("tenantID", "tenantID", "OS_TENANT_ID"),
+    ("applicationCredentialID", "applicationCredentialID", "OS_APPLICATION_CREDENTIAL_ID"),
+    ("applicationCredentialSecret",) * 2 + ("OS_APPLICATION_CREDENTIAL_SECRET",),
+    ("token", "tokenID", "OS_TOKEN"),
+)
+"""Key of a Secret of `machines`, field of the spec, and the variable that counts if it is unset.
 
-OLD_CREDENTIALS: Mapping[str, tuple[str, ...]] = {
-    "tenantName": ("tenantName", "OS_TENANT_NAME"),
-    "tenantID": ("tenantID", "OS_TENANT_ID"),
-}
-"""As `CREDENTIALS`, for keys that are still missing then."""
+The first row with a value counts.
+"""
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, rename=to_field):
@@ -149,11 +146,9 @@ class KubermaticMachines(DeclaredSpec, OpenStackMachines):
     ) -> cloud.Credentials:
         """Return the credentials. Raises `InvalidArgument` if a referenced value does not exist."""
         found: dict[str, bytes] = {}
-        for table in (CREDENTIALS, OLD_CREDENTIALS):
-            for key, (field, *variables) in table.items():
-                for variable in variables:
-                    if not found.get(key):
-                        found[key] = resolver.get_credential(spec, field, variable)
+        for key, field, variable in CREDENTIALS:
+            if not found.get(key):
+                found[key] = resolver.get_credential(spec, field, variable)
         return cloud.Credentials({key: value for key, value in found.items() if value})
 
     async def migrate_uid(self, req: cloud.MachineRequest, former: str) -> None:

@@ -73,13 +73,7 @@ SECRET_FILES = {"caCert": "ca-file", "clientCert": "cert-file", "clientKey": "ke
 PREFIX = "kube-ccm."
 """Prefix of the metadata that have the identity of a machine. Keys must not contain a slash."""
 
-MARKS = Marks(
-    cluster=f"{PREFIX}cluster",
-    namespace=f"{PREFIX}namespace",
-    pool=f"{PREFIX}pool",
-    name=f"{PREFIX}name",
-    uid=f"{PREFIX}uid",
-)
+MARKS = Marks(**{field: f"{PREFIX}{field}" for field in Marks.__slots__})
 
 MAX_USER_DATA = 65535 // 4 * 3
 """Maximum size of user data in bytes: Nova accepts 65535 characters of base64."""
@@ -87,15 +81,13 @@ MAX_USER_DATA = 65535 // 4 * 3
 RETRY_S = 5.0
 """Retry delay, in seconds, while a server is created or deleted."""
 
+_STOPPED = ("PAUSED", "SHELVED", "SHELVED_OFFLOADED", "SHUTOFF", "SUSPENDED")
+
 PHASES: Mapping[str, cloud.Phase] = {
     "BUILD": cloud.Phase.CREATING,
     "ACTIVE": cloud.Phase.RUNNING,
-    "PAUSED": cloud.Phase.STOPPED,
-    "SHELVED": cloud.Phase.STOPPED,
-    "SHELVED_OFFLOADED": cloud.Phase.STOPPED,
-    "SHUTOFF": cloud.Phase.STOPPED,
-    "SUSPENDED": cloud.Phase.STOPPED,
     "ERROR": cloud.Phase.FAILED,
+    **dict.fromkeys(_STOPPED, cloud.Phase.STOPPED),
 }
 """Status of a server -> its phase, unless it is being deleted."""
 
@@ -186,13 +178,6 @@ def parse_spec(given: Mapping[str, Any]) -> Spec:
 def problems(given: Mapping[str, Any], credentials: Mapping[str, bytes]) -> Sequence[cloud.Problem]:
     """Return all problems of the credentials and the spec, in that order."""
     return [*_find_secret_problems(credentials), *_find_spec_problems(given)]
-
-
-def region_of(given: Mapping[str, Any]) -> str | None:
-    """Return the region of a spec that may be invalid; None if the region is not valid."""
-    region = given.get("region")
-    region = "" if region is None else region
-    return region if isinstance(region, str) and _REGION.fullmatch(region) else None
 
 
 def _find_spec_problems(given: Mapping[str, Any]) -> list[cloud.Problem]:
@@ -600,15 +585,15 @@ def _regions(req: cloud.MachineRequest) -> Sequence[str]:
         InvalidArgument: the provider ID is invalid, or the region of its server is unknown.
     """
     recorded = _STATE.search(req.last_known_state)
-    regions = [recorded[1] if recorded else None, region_of(req.provider_spec)]
+    known = [recorded[1]] if recorded else []
     if req.provider_id:
-        regions.insert(0, _region_of_id(req.provider_id) or None)
-    elif not recorded and any(_find_secret_problems(req.credentials)):
+        region = _region_of_id(req.provider_id)
+        return [region] if region else known or [_region_of_class(req.provider_spec)]
+    if not recorded and any(_find_secret_problems(req.credentials)):
         return []
-    known = list(dict.fromkeys(region for region in regions if region is not None))
-    if not req.provider_id:
-        return known
-    return known[:1] or [_region_of_class(req.provider_spec)]
+    with contextlib.suppress(cloud.InvalidArgument):
+        known.append(_region_of_class(req.provider_spec))
+    return list(dict.fromkeys(known))
 
 
 def _region_of_id(provider_id: str) -> str:
@@ -619,9 +604,10 @@ def _region_of_id(provider_id: str) -> str:
 
 
 def _region_of_class(given: Mapping[str, Any]) -> str:
-    region = region_of(given)
-    if region is None:
-        text = f"region of the class is {given['region']!r}; it must not contain spaces or slashes"
+    region = given.get("region")
+    region = "" if region is None else region
+    if not (isinstance(region, str) and _REGION.fullmatch(region)):
+        text = f"region of the class is {region!r}; it must not contain spaces or slashes"
         raise cloud.InvalidArgument(text)
     return region
 
@@ -647,8 +633,7 @@ def _addresses(server: nova.Server) -> Sequence[cloud.NodeAddress]:
     """Return all addresses, by the names of their networks."""
     return [
         cloud.address("ExternalIP" if entry.kind == "floating" else "InternalIP", entry.addr)
-        for _, entries in sorted(server.addresses.items())
-        for entry in entries
+        for _, entry in server.listed
     ]
 
 
@@ -833,29 +818,25 @@ async def _find_part(session: Session, req: cloud.PartRequest) -> neutron.Port |
 # --- references of a spec -----------------------------------------------------------------------
 
 
-class Kind(NamedTuple):
-    """Resources that a spec names: service of `client.Client`, path and key of the listing."""
+Kind = tuple[str, str, str]
+"""Resources that a spec names: service of `client.Client`, path and key of the listing."""
 
-    service: str
-    path: str
-    key: str
-
-
-FLAVOR = Kind("compute", "/flavors", "flavors")
-IMAGE = Kind("image", "/v2/images", "images")
-NETWORK = Kind("network", "/v2.0/networks", "networks")
-SUBNET = Kind("network", "/v2.0/subnets", "subnets")
-GROUP = Kind("network", "/v2.0/security-groups", "security_groups")
-PORTS = Kind("network", "/v2.0/ports", "ports")
-SERVER_GROUP = Kind("compute", "/os-server-groups", "server_groups")
+FLAVOR: Kind = ("compute", "/flavors", "flavors")
+IMAGE: Kind = ("image", "/v2/images", "images")
+NETWORK: Kind = ("network", "/v2.0/networks", "networks")
+SUBNET: Kind = ("network", "/v2.0/subnets", "subnets")
+GROUP: Kind = ("network", "/v2.0/security-groups", "security_groups")
+PORTS: Kind = ("network", "/v2.0/ports", "ports")
+SERVER_GROUP: Kind = ("compute", "/os-server-groups", "server_groups")
 
 
 async def _find_ids(session: Session, kind: Kind, word: str, **query: str) -> Sequence[str]:
     """Return the IDs of the resources with an ID or a name, and with the fields of a query."""
-    service: client.Service = getattr(session.api, kind.service)
-    if kind.service != "compute":  # Nova has no such filters, so all resources are listed
+    name, path, key = kind
+    service: client.Service = getattr(session.api, name)
+    if name != "compute":  # Nova has no such filters, so all resources are listed
         query = {**query, "id" if config.is_uuid(word) else "name": word}
-    found, _ = await service.list_all(kind.path, kind.key, neutron.Named, query=query)
+    found, _ = await service.list_all(path, key, neutron.Named, query=query)
     return [entry.id for entry in found if word in (entry.id, entry.name)]
 
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
 import msgspec
-
-from ccm import cloud
 
 from . import client
 
@@ -100,14 +96,12 @@ class Neutron:
         self._keystone = api.keystone
         self._api = api.network
         self._extensions: frozenset[str] | None = None
-        self._lock = asyncio.Lock()
 
     async def extensions(self) -> Collection[str]:
         """Return the aliases of the extensions; the first call sends a request."""
-        async with self._lock:
-            if self._extensions is None:
-                found, _ = await self._api.list_all("/v2.0/extensions", "extensions", _Extension)
-                self._extensions = frozenset(entry.alias for entry in found)
+        if self._extensions is None:
+            found, _ = await self._api.list_all("/v2.0/extensions", "extensions", _Extension)
+            self._extensions = frozenset(entry.alias for entry in found)
         return self._extensions
 
     async def ports(self, query: Mapping[str, str]) -> tuple[list[Port], int]:
@@ -147,8 +141,7 @@ class Neutron:
 
     async def delete_port(self, port_id: str) -> None:
         """Delete a port; no error if it is gone."""
-        with contextlib.suppress(cloud.NotFound):
-            await self._api.delete(f"/v2.0/ports/{client.part(port_id)}")
+        await self._api.delete(f"/v2.0/ports/{client.part(port_id)}")
 
     async def set_description(self, port_id: str, text: str) -> None:
         """Set the description of a port."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -10,7 +9,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from ccm import cloud
-from ccm.cloud import rest
 
 from . import client
 
@@ -68,22 +66,14 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     fault: Fault | None = None
 
     @property
+    def listed(self) -> Sequence[tuple[str, Address]]:
+        """All addresses with their networks, by the names of these."""
+        return [(name, one) for name in sorted(self.addresses) for one in self.addresses[name]]
+
+    @property
     def fixed(self) -> Sequence[str]:
         """Fixed addresses in all networks."""
-        return [
-            entry.addr
-            for entries in self.addresses.values()
-            for entry in entries
-            if entry.kind == "fixed"
-        ]
-
-
-class _Created(msgspec.Struct, frozen=True):
-    id: str
-
-
-class _Creation(msgspec.Struct, frozen=True):
-    server: _Created
+        return [entry.addr for _, entry in self.listed if entry.kind == "fixed"]
 
 
 class Nova:
@@ -108,20 +98,6 @@ class Nova:
             lambda: self._api.list_all("/servers/detail", "servers", Server, query)
         )
 
-    async def find_by_name(self, name: str) -> Server | None:
-        """Return the server with a name; None if there is none.
-
-        Raises:
-            FailedPrecondition: several servers have the name.
-        """
-        matching = await self.servers_named(name)
-        if len(matching) > 1:
-            ids = ", ".join(sorted(server.id for server in matching))
-            raise cloud.FailedPrecondition(
-                f"several servers are named {name}: {ids}; rename or delete all but one"
-            )
-        return matching[0] if matching else None
-
     async def servers_named(self, name: str) -> Sequence[Server]:
         """Return all servers with a name; names are not unique."""
         # The filter is a regular expression of the database, whose escapes are few.
@@ -139,19 +115,20 @@ class Nova:
         has_type = any("volume_type" in volume for volume in volumes)
         version = VOLUME_TYPE_MICROVERSION if has_type else CREATION_MICROVERSION
         headers = {"OpenStack-API-Version": f"compute {version}"}
-        body = {"server": order, **({"os:scheduler_hints": hints} if hints else {})}
+        beside = {"os:scheduler_hints": hints} if hints else None
         try:
-            answer = await self._api.call("POST", "/servers", body, headers=headers)
+            created = await self._api.send(
+                "POST", "/servers", "server", order, client.Reference, headers, beside
+            )
         except cloud.Unimplemented as error:
             what = "a type of the boot volume" if has_type else "the creation of servers"
             text = f"Nova is too old: {what} needs microversion {version}: {error}"
             raise cloud.FailedPrecondition(text) from error
-        return rest.decode_json("POST /servers", answer, _Creation).server.id
+        return created.id
 
     async def delete_server(self, server_id: str) -> None:
         """Start the deletion of a server; no error if it is gone."""
-        with contextlib.suppress(cloud.NotFound):
-            await self._api.delete(f"/servers/{client.part(server_id)}")
+        await self._api.delete(f"/servers/{client.part(server_id)}")
 
     async def set_metadata(self, server_id: str, items: Mapping[str, str]) -> None:
         """Add or replace metadata of a server; other metadata stay."""

@@ -36,12 +36,6 @@ class Balancer(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
 
 
-class Reference(msgspec.Struct, frozen=True):
-    """Reference to another resource."""
-
-    id: str
-
-
 class Listener(msgspec.Struct, frozen=True, kw_only=True):
     """Listener; only the fields that the provider sets or reads."""
 
@@ -59,7 +53,7 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True):
     timeout_tcp_inspect: int | None = None
     allowed_cidrs: tuple[str, ...] | None = None
     tags: tuple[str, ...] = ()
-    loadbalancers: tuple[Reference, ...] = ()
+    loadbalancers: tuple[client.Reference, ...] = ()
 
 
 class Persistence(msgspec.Struct, frozen=True):
@@ -77,7 +71,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     lb_algorithm: str = ""
     session_persistence: Persistence | None = None
     healthmonitor_id: str | None = None
-    members: tuple[Reference, ...] = ()
+    members: tuple[client.Reference, ...] = ()
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,8 +185,7 @@ class Octavia:
     async def delete(self, balancer_id: str, *, cascade: bool) -> None:
         """Start the deletion of a load balancer; with `cascade`, of its parts too."""
         suffix = "?cascade=true" if cascade else ""
-        with contextlib.suppress(cloud.NotFound):
-            await self._api.delete(f"{BALANCERS}/{client.part(balancer_id)}{suffix}")
+        await self._api.delete(f"{BALANCERS}/{client.part(balancer_id)}{suffix}")
 
     async def parts(self, balancer_id: str) -> list[HeldPart]:
         """Return listeners with their pools: two requests, and one or two for each pool."""
@@ -245,13 +238,15 @@ class Octavia:
             members, _ = await self._api.list_all(path, "members", Member)
         return HeldPart(listener, pool, monitor, tuple(members))
 
-    async def send(self, method: str, path: str, key: str, order: Mapping[str, Any]) -> Reference:
+    async def send(
+        self, method: str, path: str, key: str, order: Mapping[str, Any]
+    ) -> client.Reference:
         """Create (POST) or change (PUT) a load balancer or part; return its ID.
 
         Raises:
             Immutable: the load balancer is being changed.
         """
-        return await self._api.send(method, path, key, order, Reference)
+        return await self._api.send(method, path, key, order, client.Reference)
 
     async def put_members(self, pool_id: str, members: Sequence[Mapping[str, Any]]) -> None:
         """Replace all members of a pool. Raises `Immutable`."""
@@ -259,5 +254,4 @@ class Octavia:
 
     async def delete_part(self, path: str) -> None:
         """Delete a listener, a pool with its members, or a health monitor. Raises `Immutable`."""
-        with contextlib.suppress(cloud.NotFound):
-            await self._api.delete(path)
+        await self._api.delete(path)

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
@@ -24,7 +23,7 @@ RuleKey = tuple[str, str, int | None, int | None, str]
 """Ethertype, protocol, first and last port, and source of a rule."""
 
 
-class Rule(msgspec.Struct, frozen=True, kw_only=True):
+class Rule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Rule of a security group."""
 
     id: str = ""
@@ -60,23 +59,21 @@ def group_name(service: cloud.Service) -> str:
     return f"lb-sg-{service.uid}-{service.namespace}-{service.name}"[:255]
 
 
-def wanted_rules(
-    ports: Iterable[tuple[str, int]], sources: Collection[str]
-) -> dict[RuleKey, Mapping[str, Any]]:
+def wanted_rules(ports: Iterable[tuple[str, int]], sources: Collection[str]) -> dict[RuleKey, Rule]:
     """Return the rules that open the ports, given as protocol and number, for some CIDRs."""
-    rules: dict[RuleKey, Mapping[str, Any]] = {}
-    for protocol, number in ports:
-        for source in sources:
-            family = "IPv6" if ":" in source else "IPv4"
-            rules[(family, protocol.lower(), number, number, source)] = {
-                "direction": "ingress",
-                "ethertype": family,
-                "protocol": protocol.lower(),
-                "port_range_min": number,
-                "port_range_max": number,
-                "remote_ip_prefix": source,
-            }
-    return rules
+    rules = [
+        Rule(
+            direction="ingress",
+            ethertype="IPv6" if ":" in source else "IPv4",
+            protocol=protocol.lower(),
+            port_range_min=number,
+            port_range_max=number,
+            remote_ip_prefix=source,
+        )
+        for protocol, number in ports
+        for source in sources
+    ]
+    return {rule.key: rule for rule in rules}
 
 
 class SecurityGroups:
@@ -123,8 +120,7 @@ class SecurityGroups:
         async with self._lock:
             for port in await self._holders(group.id):
                 await self._set_groups(port, group.id, add=False)
-        with contextlib.suppress(cloud.NotFound):
-            await self._api.delete(f"{PATH}/{group.id}")
+        await self._api.delete(f"{PATH}/{group.id}")
 
     async def services(self) -> frozenset[str]:
         """Return namespace and name, joined by a dash, of all Services with a group."""
@@ -164,16 +160,14 @@ class SecurityGroups:
             part.created(group.id)
         return group
 
-    async def _ensure_rules(
-        self, group: Group, wanted: Mapping[RuleKey, Mapping[str, Any]]
-    ) -> None:
+    async def _ensure_rules(self, group: Group, wanted: Mapping[RuleKey, Rule]) -> None:
         held = {r.key: r.id for r in group.security_group_rules if r.direction == "ingress"}
         if missing := [rule for key, rule in wanted.items() if key not in held]:
-            order = [{"security_group_id": group.id, **rule} for rule in missing]
+            bodies = map(msgspec.to_builtins, missing)
+            order = [{"security_group_id": group.id, **body} for body in bodies]
             await self._api.call("POST", RULES, {"security_group_rules": order})
         for key in held.keys() - wanted.keys():
-            with contextlib.suppress(cloud.NotFound):
-                await self._api.delete(f"{RULES}/{held[key]}")
+            await self._api.delete(f"{RULES}/{held[key]}")
 
     async def _holders(self, group_id: str) -> list[neutron.Port]:
         """Return the ports that have a group."""

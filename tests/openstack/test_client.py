@@ -216,12 +216,9 @@ async def test_server_is_found_by_its_exact_name(
     for name in ("a.b", "axb", "a.bc", "twin", "twin"):
         compute.new_server(harness.service.cloud, name, harness.flavor, harness.network["id"])
 
-    one = await found.find_by_name("a.b")
-    assert one is not None
-    assert one.name == "a.b"
-    assert await found.find_by_name("a") is None
-    with pytest.raises(cloud.FailedPrecondition, match="several servers are named twin"):
-        await found.find_by_name("twin")
+    assert [one.name for one in await found.servers_named("a.b")] == ["a.b"]
+    assert await found.servers_named("a") == []
+    assert len(await found.servers_named("twin")) == 2
 
 
 async def test_older_nova_is_called_without_microversion(
@@ -231,9 +228,8 @@ async def test_older_nova_is_called_without_microversion(
     harness.service.settings.microversion = "2.40"
     found = nova.Nova(api)
 
-    one = await found.find_by_name(made.name)
+    (one,) = await found.servers_named(made.name)
 
-    assert one is not None
     assert (await found.flavor(one.flavor)).name == harness.flavor["name"]
     assert harness.service.calls["GET /compute/servers/detail"] == 2
     await found.servers()

@@ -62,6 +62,15 @@ async def test_other_provider_ids_are_refused_without_a_call(
     assert harness.service.calls.total() == 0
 
 
+async def test_a_name_of_several_servers_is_refused(harness: OpenStackHarness) -> None:
+    for _ in range(2):
+        compute.new_server(harness.service.cloud, "twin", harness.flavor, harness.network["id"])
+
+    with pytest.raises(cloud.FailedPrecondition, match=r"several servers are named twin: .*rename"):
+        await harness.project.instances.instance_exists(node("twin"))
+    assert not await harness.project.instances.instance_exists(node("absent"))
+
+
 async def test_regional_provider_ids_are_written_on_request(harness: OpenStackHarness) -> None:
     made = await harness.create()
     harness.variables["OS_CCM_REGIONAL"] = "true"

@@ -80,8 +80,9 @@ def create_group(cloud: Cloud, call: Call) -> Answer:
 
 
 def _rule(cloud: Cloud, order: Resource) -> Resource:
-    default = {"protocol": None, "port_range_min": None, "port_range_max": None}
-    return {**default, "remote_ip_prefix": None, **order, "id": cloud.new_id()}
+    default = {"ethertype": "IPv4", "protocol": None, "remote_ip_prefix": None}
+    ports = {"port_range_min": None, "port_range_max": None}
+    return {**default, **ports, **order, "id": cloud.new_id()}
 
 
 def create_rules(cloud: Cloud, call: Call) -> Answer:

@@ -95,10 +95,9 @@ def extensions(cloud: Cloud, _: Call) -> Answer:
 
 def with_pairs(port: Resource, order: Resource) -> Resource:
     """Return a port's order, with the MAC address of the port in address pairs without one."""
-    name = "allowed_address_pairs"
-    pairs: list[Resource] = order[name] if name in order else port[name]
+    pairs = {**port, **order}["allowed_address_pairs"]
     own = {"mac_address": port["mac_address"]}
-    return {**order, name: [{**own, **pair} for pair in pairs]}
+    return {**order, "allowed_address_pairs": [{**own, **pair} for pair in pairs]}
 
 
 def change_port(cloud: Cloud, call: Call) -> Answer:
