@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -11,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from ccm import cloud
+from ccm.cloud.journal import PART_RECORDER
 from ccm.testing.builders import DEFAULT_PORT
 from ccm.testing.contract_balancers import HTTPS, UDP, updated
 from ccm.testing.fake_api import Fault
@@ -701,6 +704,34 @@ async def test_a_kill_at_each_call_leaks_nothing(project: Project, what: str) ->
         if is_done:
             return
     pytest.fail("more writes than expected")
+
+
+async def test_floating_ip_and_security_group_are_announced_to_the_journal(
+    project: Project,
+) -> None:
+    noted: list[tuple[str, str, str]] = []
+
+    @asynccontextmanager
+    async def recorder(kind: str, name: str, ephemeral: bool) -> AsyncIterator[Any]:
+        assert not ephemeral
+        assert project.fake.calls.entries[-1].operation.startswith("GET"), "created before"
+        part = SimpleNamespace(created=lambda number: noted.append((kind, name, number)))
+        yield part
+
+    asked = service()
+    token = PART_RECORDER.set(recorder)
+    try:
+        async with project.open(manage_security_groups="true") as project.balancer:
+            await project.ensured(asked, project.nodes(1))
+            await project.ensured(asked)
+    finally:
+        PART_RECORDER.reset(token)
+
+    (ip,), (group,) = project.world.floating_ips, project.world.security_groups
+    assert noted == [
+        ("floatingip", NAME, ip),
+        ("securitygroup", f"lb-sg-{UID}-default-web", group),
+    ]
 
 
 # --- security groups ------------------------------------------------------------------------------

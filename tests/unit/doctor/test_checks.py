@@ -80,6 +80,55 @@ def case(answers: Mapping[str, Any], *flags: str) -> Case:
     return made
 
 
+# --- findings of the provider -------------------------------------------------------------------
+
+GOOD = cloud.CloudFinding(message="router: r1")
+FULL = cloud.CloudFinding(message="quota: 9 of 9 servers", advice="ask for more")
+LOST = cloud.CloudFinding(message="subnet: s1 is missing", advice="set subnet", is_failure=True)
+
+
+@pytest.mark.parametrize(
+    ("found", "severity", "lines"),
+    [
+        (None, Severity.OK, []),
+        ([GOOD], Severity.OK, ["router: r1"]),
+        ([GOOD, FULL], Severity.WARN, ["quota: 9 of 9 servers", "router: r1", "ask for more"]),
+        (
+            [FULL, GOOD, LOST, LOST],
+            Severity.FAIL,
+            ["subnet: s1 is missing", "quota: 9 of 9 servers", "router: r1", "set subnet"],
+        ),
+        (cloud.Unavailable("no answer"), Severity.FAIL, ["the cloud does not answer: no answer"]),
+    ],
+)
+async def test_findings_of_the_provider_are_part_of_the_check_of_the_cloud(
+    found: list[cloud.CloudFinding] | cloud.CloudError | None, severity: Severity, lines: list[str]
+) -> None:
+    async def examine() -> AsyncIterator[cloud.CloudFinding]:
+        if isinstance(found, cloud.CloudError):
+            raise found
+        for finding in found or ():
+            yield finding
+
+    examined = case({})
+    checks = None if found is None else examine
+    examined.cloud = cloud.Cloud(name="sim", inventory=Listing(), examine=checks)
+
+    result = await provider.cloud(examined)
+
+    said = [result.message, *result.details, *result.advice]
+    assert result.severity is severity
+    assert [line for line in lines if line not in said] == []
+    assert lines[:1] == said[:1] or severity is Severity.OK
+
+
+class Listing:
+    """A cloud without instances."""
+
+    async def list_instances(self) -> InstanceListing:
+        return InstanceListing(instances=(), requests=1)
+
+
 # --- webhooks -----------------------------------------------------------------------------------
 
 SERVED = ("--feature-gates=CloudControllerManagerWebhook=true", "--webhooks=service-annotations")
