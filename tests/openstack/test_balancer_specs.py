@@ -64,6 +64,7 @@ def order(request: Request) -> dict[str, Any]:
     return request.order(request.parts(NODES), SUBNET)
 
 
+@pytest.mark.row("openstack-balancer-01")
 def test_a_request_has_the_shape_of_the_other_manager() -> None:
     assert msgspec.json.decode(msgspec.json.encode(order(wanted(service())))) == {
         "name": NAME,
@@ -114,6 +115,7 @@ def test_a_request_has_the_shape_of_the_other_manager() -> None:
         ("c" * 240, f"kube_service_{'c' * 240}_default_web"[:255], None),
     ],
 )
+@pytest.mark.row("openstack-balancer-01")
 def test_names_are_cut_and_parsed(
     cluster: str, name: str, parsed: tuple[str, str, str] | None
 ) -> None:
@@ -203,6 +205,7 @@ EFFECTS: list[tuple[dict[str, Any], str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("given", "place", "field", "value"), EFFECTS)
+@pytest.mark.row("openstack-balancer-02")
 def test_an_annotation_has_its_effect(
     given: dict[str, Any], place: str, field: str, value: Any
 ) -> None:
@@ -244,6 +247,7 @@ WRONG: list[tuple[str, str, str]] = [
 
 
 @pytest.mark.parametrize(("name", "text", "expects"), WRONG)
+@pytest.mark.row("openstack-balancer-03")
 def test_a_wrong_value_has_one_clear_error(name: str, text: str, expects: str) -> None:
     (declared,) = [a for a in ann.SCHEMA if a.name == f"{ann.PREFIX}{name.replace('_', '-')}"]
 
@@ -260,6 +264,7 @@ def test_a_wrong_value_has_one_clear_error(name: str, text: str, expects: str) -
         assert str(caught.value) == message
 
 
+@pytest.mark.row("openstack-balancer-02")
 def test_the_schema_has_all_annotations_of_the_other_manager() -> None:
     assert len(ann.SCHEMA) == 31
     assert all(f"| `{annotation.name}` |" in ann.table() for annotation in ann.SCHEMA)
@@ -267,6 +272,7 @@ def test_the_schema_has_all_annotations_of_the_other_manager() -> None:
     assert relevant == {f"{ann.PREFIX}load-balancer-id", f"{ann.PREFIX}load-balancer-address"}
 
 
+@pytest.mark.row("openstack-balancer-03")
 def test_contradictions_are_refused() -> None:
     with pytest.raises(cloud.InvalidArgument, match=r"proxy-protocol.*x-forwarded-for"):
         part(service(proxy_protocol="v2", x_forwarded_for="true"))
@@ -310,6 +316,7 @@ def test_a_class_wins_over_annotations_and_these_over_the_file() -> None:
         (octavia.Features((2, 27), "ovn"), {"timeout_client_data", "allowed_cidrs"}),
     ],
 )
+@pytest.mark.row("openstack-balancer-12")
 def test_old_versions_and_ovn_get_only_fields_that_they_know(
     features: octavia.Features, missing: set[str]
 ) -> None:

@@ -47,6 +47,7 @@ def reads(calls: list[str]) -> int:
 # --- calls ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("openstack-call-01")
 async def test_a_service_takes_at_most_twelve_calls(project: Project) -> None:
     project.settings.balancer_s = 60.0
     nodes = project.nodes(2)
@@ -76,6 +77,7 @@ async def test_a_service_takes_at_most_twelve_calls(project: Project) -> None:
     assert len(project.calls()) == 4
 
 
+@pytest.mark.row("openstack-call-01")
 async def test_a_second_port_takes_at_most_eight_calls(project: Project) -> None:
     nodes = project.nodes(2)
     await project.ensured(service(), nodes)
@@ -187,6 +189,7 @@ CHANGES: list[tuple[cloud.Service, str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("changed", "place", "field", "value"), CHANGES)
+@pytest.mark.row("openstack-balancer-04")
 async def test_a_change_is_applied_and_undone(
     project: Project, changed: cloud.Service, place: str, field: str, value: Any
 ) -> None:
@@ -215,6 +218,7 @@ def shape(project: Project, table: str) -> list[Any]:
     ]
 
 
+@pytest.mark.row("openstack-balancer-04")
 async def test_a_toggled_health_check_moves_its_port(project: Project) -> None:
     nodes = project.nodes(1)
     for spec, port in (({}, None), (LOCAL, 31000), ({}, None)):
@@ -251,6 +255,7 @@ async def test_parts_of_a_user_are_left_alone(project: Project) -> None:
 # --- addresses ------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("openstack-balancer-05")
 async def test_a_floating_ip_is_created_in_the_only_external_network(project: Project) -> None:
     await project.ensured(service())
 
@@ -282,6 +287,7 @@ async def test_a_service_that_becomes_internal_loses_its_floating_ip(
     await project.in_vain(service(internal="true", keep_floatingip=keep))
 
 
+@pytest.mark.row("openstack-balancer-05")
 async def test_a_floating_ip_of_a_user_is_only_dissociated(project: Project) -> None:
     theirs = floating.new_floating_ip(project.world, project.external["id"])
     asked = {"load_balancer_ip": theirs["floating_ip_address"]}
@@ -296,6 +302,7 @@ async def test_a_floating_ip_of_a_user_is_only_dissociated(project: Project) -> 
     assert [port for _, port, _ in project.ips] == [None]
 
 
+@pytest.mark.row("openstack-balancer-05")
 async def test_a_kept_floating_ip_survives_the_deletion(project: Project) -> None:
     await project.ensured(service(keep_floatingip="true"))
     await project.deleted(service(keep_floatingip="true"))
@@ -304,6 +311,7 @@ async def test_a_kept_floating_ip_survives_the_deletion(project: Project) -> Non
     assert project.world.balancers == {}
 
 
+@pytest.mark.row("openstack-balancer-05")
 async def test_an_address_in_use_is_refused(project: Project) -> None:
     port = network.new_port(project.world, project.internal["id"])
     theirs = floating.new_floating_ip(project.world, project.external["id"], port_id=port["id"])
@@ -321,6 +329,7 @@ async def test_an_internal_address_can_be_chosen(project: Project) -> None:
     assert (await project.ensured(asked)).ingress[0].ip == "10.0.0.99"
 
 
+@pytest.mark.row("openstack-balancer-06")
 async def test_without_external_network_the_load_balancer_is_internal(project: Project) -> None:
     del project.world.networks[project.external["id"]]
 
@@ -330,6 +339,7 @@ async def test_without_external_network_the_load_balancer_is_internal(project: P
     assert project.recorder.reasons == [floating_ips.FORCED_INTERNAL]
 
 
+@pytest.mark.row("openstack-balancer-06")
 async def test_of_several_external_networks_one_must_be_chosen(project: Project) -> None:
     other = network.new_network(project.world, "other", ["198.51.100.0/24"], external=True)
 
@@ -340,6 +350,7 @@ async def test_of_several_external_networks_one_must_be_chosen(project: Project)
     assert status.ingress[0].ip.startswith("198.51.100.")
 
 
+@pytest.mark.row("openstack-balancer-05")
 async def test_the_next_matching_subnet_is_tried(project: Project) -> None:
     many = network.new_network(
         project.world, "many", ["198.51.100.0/28", "192.0.2.0/24"], external=True
@@ -366,6 +377,7 @@ async def test_the_next_matching_subnet_is_tried(project: Project) -> None:
         await address(floating_subnet="nowhere")
 
 
+@pytest.mark.row("openstack-balancer-06")
 async def test_an_ipv6_address_needs_no_floating_ip(project: Project) -> None:
     six = network.new_network(project.world, "six", ["2001:db8::/64"])
     asked = service(subnet_id=six["subnets"][0], spec={"ip_families": ["IPv6"]})
@@ -453,6 +465,7 @@ def second(project: Project, /, **given: Any) -> cloud.Service:
 
 
 @pytest.mark.parametrize("first_goes_first", [True, False])
+@pytest.mark.row("openstack-balancer-07")
 async def test_services_share_a_load_balancer(project: Project, first_goes_first: bool) -> None:
     nodes = project.nodes(1)
     status = await project.ensured(service(), nodes)
@@ -476,6 +489,7 @@ async def test_services_share_a_load_balancer(project: Project, first_goes_first
     assert project.left_over() == []
 
 
+@pytest.mark.row("openstack-balancer-07")
 async def test_sharing_has_limits(project: Project) -> None:
     await project.ensured(service())
     with pytest.raises(cloud.FailedPrecondition, match="port 80"):
@@ -502,6 +516,7 @@ async def test_only_the_owner_makes_a_load_balancer_public(project: Project) -> 
     assert project.ips == []
 
 
+@pytest.mark.row("openstack-balancer-07")
 async def test_a_load_balancer_of_a_user_is_released(project: Project) -> None:
     order = {"name": "theirs", "vip_subnet_id": project.subnet}
     fake_balancers.create(project.world, Call(body={"loadbalancer": order}))
@@ -518,6 +533,7 @@ async def test_a_load_balancer_of_a_user_is_released(project: Project) -> None:
     assert len(project.ips) == 1
 
 
+@pytest.mark.row("openstack-balancer-12")
 async def test_an_old_octavia_shares_nothing(project: Project) -> None:
     project.settings.octavia_minor = 4
     await project.ensured(service())
@@ -531,6 +547,7 @@ async def test_an_old_octavia_shares_nothing(project: Project) -> None:
 # --- names ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("openstack-balancer-09")
 async def test_a_load_balancer_without_marks_is_left_alone(project: Project) -> None:
     order = {"name": NAME, "vip_subnet_id": project.subnet}
     fake_balancers.create(project.world, Call(body={"loadbalancer": order}))
@@ -543,6 +560,7 @@ async def test_a_load_balancer_without_marks_is_left_alone(project: Project) -> 
     assert project.only["name"] == NAME
 
 
+@pytest.mark.row("openstack-balancer-09")
 async def test_two_of_one_name_are_refused(project: Project) -> None:
     await project.ensured(service())
     order = {"name": NAME, "vip_subnet_id": project.subnet}
@@ -552,6 +570,7 @@ async def test_two_of_one_name_are_refused(project: Project) -> None:
 
 
 @pytest.mark.parametrize("then", ["ensure", "delete"])
+@pytest.mark.row("openstack-balancer-08")
 async def test_a_renamed_cluster_keeps_its_load_balancers(project: Project, then: str) -> None:
     nodes = project.nodes(1)
     asked = service(enable_health_monitor="true")
@@ -581,6 +600,7 @@ async def test_a_renamed_cluster_keeps_its_load_balancers(project: Project, then
 # --- states and errors ----------------------------------------------------------------------------
 
 
+@pytest.mark.row("openstack-balancer-10")
 async def test_changes_wait_for_each_other_and_then_for_the_next_call(project: Project) -> None:
     nodes = project.nodes(1)
     await project.ensured(service(), nodes)
@@ -599,6 +619,7 @@ async def test_changes_wait_for_each_other_and_then_for_the_next_call(project: P
     assert len(project.world.listeners) == 2
 
 
+@pytest.mark.row("openstack-balancer-10")
 async def test_a_failed_creation_is_deleted_and_repeated(project: Project) -> None:
     project.settings.balancer_s = 60.0
     with pytest.raises(cloud.RetryAfter):
@@ -614,6 +635,7 @@ async def test_a_failed_creation_is_deleted_and_repeated(project: Project) -> No
     assert project.only["id"] != first
 
 
+@pytest.mark.row("openstack-balancer-10")
 async def test_a_failed_load_balancer_that_was_in_use_is_kept(project: Project) -> None:
     await project.ensured(service())
     project.only["provisioning_status"] = "ERROR"
@@ -673,6 +695,7 @@ async def test_a_missing_endpoint_is_named(project: Project) -> None:
 
 
 @pytest.mark.parametrize("what", ["create", "delete"])
+@pytest.mark.row("openstack-balancer-13")
 async def test_a_kill_at_each_call_leaks_nothing(project: Project, what: str) -> None:
     nodes = project.nodes(2)
     asked = service(enable_health_monitor="true", spec=PORTS)
@@ -737,6 +760,7 @@ async def test_floating_ip_and_security_group_are_announced_to_the_journal(
 # --- security groups ------------------------------------------------------------------------------
 
 
+@pytest.mark.row("openstack-balancer-11")
 async def test_a_security_group_opens_the_node_ports(project: Project) -> None:
     nodes = project.nodes(3)
     open_port = next(p for p in project.world.ports.values() if p["device_id"])
@@ -777,6 +801,7 @@ def holders(project: Project, group: dict[str, Any]) -> list[str]:
     return sorted(project.world.servers[port["device_id"]]["name"] for port in ports)
 
 
+@pytest.mark.row("openstack-balancer-11")
 async def test_ovn_opens_node_ports_for_the_source_ranges(project: Project) -> None:
     asked = service(spec={"load_balancer_source_ranges": ["192.0.2.0/24"]})
     keys = {"lb_provider": "ovn", "manage_security_groups": "true"}
@@ -788,6 +813,7 @@ async def test_ovn_opens_node_ports_for_the_source_ranges(project: Project) -> N
     assert project.recorder.reasons == []
 
 
+@pytest.mark.row("openstack-balancer-12")
 async def test_ignored_settings_are_told(project: Project) -> None:
     asked = service(availability_zone="az1", spec={"load_balancer_source_ranges": ["192.0.2.0/24"]})
     async with project.open(lb_provider="ovn") as project.balancer:
@@ -806,6 +832,7 @@ def test_groups_are_named_as_those_of_the_other_manager() -> None:
 
 
 @pytest.mark.parametrize(("changed", "place", "field", "value"), CHANGES)
+@pytest.mark.row("openstack-balancer-14")
 async def test_a_digest_tells_whether_ensure_would_write(
     project: Project, changed: cloud.Service, place: str, field: str, value: Any
 ) -> None:
@@ -826,6 +853,7 @@ async def test_a_digest_tells_whether_ensure_would_write(
     assert getattr(project, place)[field] == value
 
 
+@pytest.mark.row("openstack-balancer-14")
 async def test_a_listing_shows_what_ensure_returns(project: Project) -> None:
     nodes = project.nodes(1)
     await project.ensured(service(), nodes)

@@ -40,6 +40,7 @@ def tokens(harness: OpenStackHarness) -> int:
 # --- tokens and the catalogue ---------------------------------------------------------------------
 
 
+@pytest.mark.row("openstack-auth-01")
 async def test_concurrent_calls_share_one_token(
     harness: OpenStackHarness, api: client.Client
 ) -> None:
@@ -54,6 +55,7 @@ async def test_concurrent_calls_share_one_token(
     assert harness.service.calls.total() == 31
 
 
+@pytest.mark.row("openstack-auth-02")
 async def test_revoked_token_is_renewed_once(harness: OpenStackHarness, api: client.Client) -> None:
     found = nova.Nova(api)
     await found.servers()
@@ -69,6 +71,7 @@ async def test_revoked_token_is_renewed_once(harness: OpenStackHarness, api: cli
     assert tokens(harness) == 2
 
 
+@pytest.mark.row("openstack-auth-02")
 async def test_token_is_renewed_before_it_expires(
     harness: OpenStackHarness, api: client.Client
 ) -> None:
@@ -96,6 +99,7 @@ async def test_token_is_renewed_before_it_expires(
         {"trust_id": "t", "trustee_id": identity.USER, "trustee_password": identity.PASSWORD},
     ],
 )
+@pytest.mark.row("openstack-auth-01")
 async def test_each_kind_of_credentials_gets_a_token(
     harness: OpenStackHarness, changed: dict[str, str]
 ) -> None:
@@ -182,6 +186,7 @@ async def test_tokens_are_requested_over_trusted_connections(
                 await api.keystone.header()
 
 
+@pytest.mark.row("openstack-auth-03")
 async def test_service_missing_from_the_catalogue_is_named(harness: OpenStackHarness) -> None:
     harness.service.settings.services = ("compute",)
     async with client.open_client(settings(harness)) as api:
@@ -193,6 +198,7 @@ async def test_service_missing_from_the_catalogue_is_named(harness: OpenStackHar
 # --- calls ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("openstack-call-03")
 async def test_listing_follows_the_links_of_all_pages(
     harness: OpenStackHarness, api: client.Client
 ) -> None:
@@ -221,6 +227,7 @@ async def test_server_is_found_by_its_exact_name(
     assert len(await found.servers_named("twin")) == 2
 
 
+@pytest.mark.row("openstack-node-04")
 async def test_older_nova_is_called_without_microversion(
     harness: OpenStackHarness, api: client.Client
 ) -> None:
@@ -236,6 +243,7 @@ async def test_older_nova_is_called_without_microversion(
     assert harness.service.calls["GET /compute/servers/detail"] == 3
 
 
+@pytest.mark.row("openstack-call-03")
 async def test_requests_beyond_the_limit_wait(
     harness: OpenStackHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,6 +290,7 @@ async def test_requests_beyond_the_limit_wait(
         (Fault(kind="empty"), cloud.Unknown, "malformed response"),
     ],
 )
+@pytest.mark.row("openstack-call-02")
 async def test_errors_of_services_have_the_class_of_their_meaning(
     harness: OpenStackHarness, fault: Fault, kind: type[cloud.CloudError], told: str
 ) -> None:
@@ -348,11 +357,13 @@ def neutron_error(kind: str, message: str) -> dict[str, Any]:
         ({"a": 1, "b": 2}, ""),
     ],
 )
+@pytest.mark.row("openstack-call-02")
 def test_error_responses_of_all_services_are_understood(body: Any, code: str) -> None:
     """A 404 about an unknown path, as of a proxy or a missing extension, is no absence."""
     assert client.parse_refusal(msgspec.json.encode(body)).code == code
 
 
+@pytest.mark.row("openstack-route-02")
 async def test_lost_update_of_a_router_is_refused(
     harness: OpenStackHarness, api: client.Client
 ) -> None:

@@ -47,6 +47,7 @@ def faults(text: str, **environ: str) -> list[str]:
 # --- the format -----------------------------------------------------------------------------------
 
 
+@pytest.mark.row("openstack-config-01")
 def test_sections_keys_quotes_comments_and_repeated_keys_are_parsed() -> None:
     found = gcfg.parse(
         "\ufeff; a comment\n"
@@ -86,6 +87,7 @@ def test_sections_keys_quotes_comments_and_repeated_keys_are_parsed() -> None:
         ("[Global]\npassword = secret\\", "line 3: the file ends after a backslash"),
     ],
 )
+@pytest.mark.row("openstack-config-02")
 def test_malformed_line_is_named_without_its_text(line: str, told: str) -> None:
     (fault,) = faults(f"\n{line}")
 
@@ -101,6 +103,7 @@ def test_config_that_is_no_text_is_a_fault() -> None:
 # --- values ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("openstack-config-01")
 def test_every_setting_of_the_go_manager_is_declared() -> None:
     names = {entry.name for entry in table(config.Config)}
     counts = {
@@ -117,6 +120,7 @@ def test_every_setting_of_the_go_manager_is_declared() -> None:
     }
 
 
+@pytest.mark.row("openstack-config-01")
 def test_values_and_defaults_are_parsed() -> None:
     found = good(
         f"""
@@ -156,6 +160,7 @@ def test_values_and_defaults_are_parsed() -> None:
     assert GOOD["password"] not in repr(found)
 
 
+@pytest.mark.row("openstack-config-04")
 def test_unknown_settings_are_logged_and_ignored() -> None:
     with capture_logs() as logs:
         found = good("[LoadBalancer]\nfloating-netwrok-id = x\n[BlockStorage]\nbs-version = v2")
@@ -206,6 +211,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("section", "key", "value", "told"), WRONG)
+@pytest.mark.row("openstack-config-02")
 def test_wrong_value_has_one_message_with_place_value_and_rule(
     section: str, key: str, value: str, told: str
 ) -> None:
@@ -243,6 +249,7 @@ def test_wrong_value_has_one_message_with_place_value_and_rule(
         ),
     ],
 )
+@pytest.mark.row("openstack-config-02")
 def test_incomplete_credentials_are_reported(changed: dict[str, str], told: list[str]) -> None:
     found = faults(text_of({**GOOD, **changed}))
 
@@ -285,6 +292,7 @@ SECURE = "clouds: {prod: {auth: {application_credential_secret: s3cret-of-the-te
 
 
 @pytest.mark.parametrize("how", ["cloud.conf", "environment"])
+@pytest.mark.row("openstack-config-03")
 def test_clouds_yaml_completes_the_cloud_config(tmp_path: Path, how: str) -> None:
     path = tmp_path / "clouds.yaml"
     path.write_text(CLOUDS)
@@ -313,6 +321,7 @@ def test_clouds_yaml_completes_the_cloud_config(tmp_path: Path, how: str) -> Non
         ("clouds: {other: {}}", "has no cloud 'prod'; it has other"),
     ],
 )
+@pytest.mark.row("openstack-config-03")
 def test_unusable_clouds_yaml_is_a_fault(tmp_path: Path, content: str | None, told: str) -> None:
     path = tmp_path / "clouds.yaml"
     if content is not None:
@@ -328,6 +337,7 @@ def test_provider_ids_have_the_region_by_a_variable() -> None:
     assert not read(text_of(GOOD)).variables.os_ccm_regional
 
 
+@pytest.mark.row("openstack-config-03")
 def test_files_of_certificates_are_followed(tmp_path: Path) -> None:
     files = {name: str(tmp_path / name) for name in ("ca-file", "cert-file", "key-file")}
     context = cloud.Context(config=text_of({**GOOD, **files}).encode())

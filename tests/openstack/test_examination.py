@@ -25,6 +25,7 @@ async def findings(harness: OpenStackHarness) -> Sequence[cloud.CloudFinding]:
         return [finding async for finding in found.examine()]
 
 
+@pytest.mark.row("openstack-doctor-01")
 async def test_a_complete_project_has_no_problems(harness: OpenStackHarness) -> None:
     harness.extra["LoadBalancer"] = {"floating-network-id": harness.public["id"]}
     harness.extra['LoadBalancerClass "inner"'] = {"network-id": harness.network["id"]}
@@ -122,6 +123,7 @@ WRONG: dict[str, tuple[Change, str, str, bool]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
+@pytest.mark.row("openstack-doctor-01")
 async def test_each_problem_has_one_finding_with_advice(
     harness: OpenStackHarness, name: str
 ) -> None:
@@ -175,6 +177,7 @@ async def test_an_outage_is_an_error_and_no_finding(harness: OpenStackHarness) -
         ("GET", "/", "version_list"),
     ],
 )
+@pytest.mark.row("openstack-metrics-01")
 def test_requests_are_named_by_resource_and_action(method: str, path: str, label: str) -> None:
     assert metrics.request_name(method, path) == label
 
@@ -183,6 +186,7 @@ def sample(name: str, **labels: str) -> float:
     return registry.REGISTRY.get_sample_value(name, labels) or 0.0
 
 
+@pytest.mark.row("openstack-metrics-01")
 async def test_requests_and_changes_are_counted(harness: OpenStackHarness) -> None:
     (node,) = await harness.nodes(1)
     names = ("openstack_api_request", "cloudprovider_openstack_reconcile")

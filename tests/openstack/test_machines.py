@@ -133,6 +133,7 @@ def furnished(harness: OpenStackHarness) -> OpenStackHarness:
 
 
 @pytest.mark.parametrize(("spec", "key", "value"), OPTIONS, ids=[str(one[0]) for one in OPTIONS])
+@pytest.mark.row("openstack-machine-01")
 async def test_each_spec_option_is_part_of_the_order(
     furnished: OpenStackHarness,
     seen: list[Exchange],
@@ -258,6 +259,7 @@ async def test_a_name_of_several_resources_stops_the_creation(harness: OpenStack
 # --- ports --------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("openstack-machine-02")
 async def test_ports_that_nova_cannot_create_are_created_before_the_server(
     furnished: OpenStackHarness, seen: list[Exchange]
 ) -> None:
@@ -335,6 +337,7 @@ async def test_a_subnet_is_one_of_its_network(
     assert order["port"]["fixed_ips"] == [{"subnet_id": harness.network["subnets"][0]}]
 
 
+@pytest.mark.row("openstack-machine-02")
 async def test_a_port_of_a_failed_creation_is_used_again(harness: OpenStackHarness) -> None:
     group = of(harness, podNetworkCIDRs=["10.96.0.0/12"])
     who = group.identity()
@@ -407,6 +410,7 @@ async def test_calls_of_a_machine(harness: OpenStackHarness) -> None:
 
 
 @pytest.mark.parametrize(("write", "left"), [(1, 0), (2, 1)])
+@pytest.mark.row("openstack-machine-02")
 async def test_each_port_is_announced_to_the_journal(
     harness: OpenStackHarness, write: int, left: int
 ) -> None:
@@ -490,6 +494,7 @@ async def test_waits_for_the_server_return_retry_after(harness: OpenStackHarness
         await group.driver.initialize_machine(req)
 
 
+@pytest.mark.row("openstack-machine-03")
 async def test_a_server_that_failed_to_start_is_deleted(harness: OpenStackHarness) -> None:
     group = of(harness, podNetworkCIDRs=["10.96.0.0/12"])
     harness.service.settings.hosts = 0
@@ -512,6 +517,7 @@ async def test_a_server_that_failed_to_start_is_deleted(harness: OpenStackHarnes
     assert await harness.beside_vms() == []
 
 
+@pytest.mark.row("openstack-machine-03")
 async def test_a_server_that_has_run_is_kept_in_status_error(harness: OpenStackHarness) -> None:
     group = of(harness)
     made = await group.create(who := group.identity())
@@ -717,6 +723,7 @@ async def test_provider_ids_have_the_region_if_asked(harness: OpenStackHarness) 
     assert await harness.vms() == []
 
 
+@pytest.mark.row("openstack-machine-04")
 async def test_servers_are_found_after_their_class_changes_its_region(
     harness: OpenStackHarness,
 ) -> None:
@@ -907,6 +914,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "message"), WRONG, ids=[one[1] for one in WRONG])
+@pytest.mark.row("openstack-machine-01")
 def test_each_wrong_value_has_one_clear_message(change: dict[str, Any], message: str) -> None:
     (fault,) = machines._find_spec_problems({**GOOD, **change})
     assert str(fault).startswith(message)
@@ -947,6 +955,7 @@ def test_faults_of_a_secret_name_its_keys(change: dict[str, bytes], message: str
     assert "hidden" not in fault.message
 
 
+@pytest.mark.row("openstack-machine-01")
 async def test_live_validation_reports_missing_objects_and_bad_credentials(
     furnished: OpenStackHarness,
 ) -> None:

@@ -29,6 +29,7 @@ SERVER = "2028e5d4-af4f-45e2-98df-502be37a4317"
         (f"{REGION}/{SERVER}", REGION),
     ],
 )
+@pytest.mark.row("openstack-node-01")
 def test_all_forms_of_provider_ids_are_read(provider_id: str, region: str) -> None:
     assert instances.parse_id(provider_id, region) == SERVER
 
@@ -48,6 +49,7 @@ def test_all_forms_of_provider_ids_are_read(provider_id: str, region: str) -> No
         SERVER,
     ],
 )
+@pytest.mark.row("openstack-node-01")
 async def test_other_provider_ids_are_refused_without_a_call(
     harness: OpenStackHarness, provider_id: str
 ) -> None:
@@ -62,6 +64,7 @@ async def test_other_provider_ids_are_refused_without_a_call(
     assert harness.service.calls.total() == 0
 
 
+@pytest.mark.row("openstack-node-05")
 async def test_a_name_of_several_servers_is_refused(harness: OpenStackHarness) -> None:
     for _ in range(2):
         compute.new_server(harness.service.cloud, "twin", harness.flavor, harness.network["id"])
@@ -71,6 +74,7 @@ async def test_a_name_of_several_servers_is_refused(harness: OpenStackHarness) -
     assert not await harness.project.instances.instance_exists(node("absent"))
 
 
+@pytest.mark.row("openstack-node-01")
 async def test_regional_provider_ids_are_written_on_request(harness: OpenStackHarness) -> None:
     made = await harness.create()
     harness.variables["OS_CCM_REGIONAL"] = "true"
@@ -89,6 +93,7 @@ async def test_regional_provider_ids_are_written_on_request(harness: OpenStackHa
 # --- metadata -------------------------------------------------------------------------------------
 
 
+@pytest.mark.row("openstack-node-04")
 async def test_zone_and_flavor_become_valid_labels(harness: OpenStackHarness) -> None:
     world = harness.service.cloud
     odd = compute.new_flavor(world, "m1 large (old)")
@@ -129,6 +134,7 @@ async def test_server_without_address_is_not_ready_while_it_is_built(
         ("SOMETHING_NEW", cloud.Power.RUNNING),
     ],
 )
+@pytest.mark.row("openstack-node-03")
 def test_only_shutoff_is_shut_down(status: str, power: cloud.Power) -> None:
     assert instances.power(nova.Server(id="1", name="n", status=status)) is power
 
@@ -215,6 +221,7 @@ DMZ, INSIDE = "198.51.100.7", "10.0.0.5"
         ),
     ],
 )
+@pytest.mark.row("openstack-node-02")
 def test_addresses_have_the_order_of_the_go_manager(
     server: dict[str, Any], ports: list[neutron.Port], settings: dict[str, Any], expected: list[str]
 ) -> None:
@@ -227,6 +234,7 @@ def test_addresses_have_the_order_of_the_go_manager(
     assert [f"{kinds[one.type]} {one.address}" for one in found] == expected
 
 
+@pytest.mark.row("openstack-node-02")
 async def test_addresses_of_ports_on_a_trunk_belong_to_the_server(
     harness: OpenStackHarness,
 ) -> None:
@@ -262,6 +270,7 @@ async def test_ports_of_other_projects_are_listed_too(harness: OpenStackHarness)
 # --- the number of calls --------------------------------------------------------------------------
 
 
+@pytest.mark.row("openstack-call-01")
 async def test_a_start_with_100_nodes_takes_three_calls(harness: OpenStackHarness) -> None:
     for _ in range(100):
         await harness.create()

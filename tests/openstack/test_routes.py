@@ -31,6 +31,7 @@ async def delete_all(harness: OpenStackHarness) -> None:
         await harness.project.routes.delete_route(CLUSTER, route)
 
 
+@pytest.mark.row("openstack-route-01")
 async def test_routes_of_both_families_have_their_address_pairs(
     harness: OpenStackHarness,
 ) -> None:
@@ -64,6 +65,7 @@ async def test_routes_of_both_families_have_their_address_pairs(
         (("extraroute-atomic",), 4, 4),
     ],
 )
+@pytest.mark.row("openstack-route-02", "openstack-call-01")
 async def test_a_route_takes_at_most_three_calls(
     harness: OpenStackHarness, without: tuple[str, ...], creation: int, deletion: int
 ) -> None:
@@ -94,6 +96,7 @@ async def test_existing_route_is_not_written_again(harness: OpenStackHarness) ->
     assert harness.service.writes == before
 
 
+@pytest.mark.row("openstack-route-01")
 async def test_port_without_port_security_gets_no_address_pair(
     harness: OpenStackHarness,
 ) -> None:
@@ -172,6 +175,7 @@ async def test_errors_of_route_creation_name_their_cause(harness: OpenStackHarne
         await created(routes, one, CIDR)
 
 
+@pytest.mark.row("openstack-route-03")
 async def test_route_outside_of_the_pod_ranges_is_not_deleted(harness: OpenStackHarness) -> None:
     await harness.foreign_route("10.121.0.0/24")
     async with opened(harness, pods="10.120.0.0/16") as project:

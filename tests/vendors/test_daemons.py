@@ -144,7 +144,7 @@ async def test_a_daemon_killed_at_a_writing_call_is_recovered(
     "made",
     [
         pytest.param(Hcloud, marks=[pytest.mark.slow, pytest.mark.row("hcloud-call-06")]),
-        pytest.param(OpenStack, marks=pytest.mark.slow),
+        pytest.param(OpenStack, marks=[pytest.mark.slow, pytest.mark.row("openstack-call-04")]),
         # What is of the provider itself, its own tests look for.
         pytest.param(Stackit, marks=[pytest.mark.soak, pytest.mark.row("stackit-auth-04")]),
     ],

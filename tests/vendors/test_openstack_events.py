@@ -74,6 +74,7 @@ ROWS: Mapping[str, tuple[Callable[[OpenStack], None], str]] = {
 
 
 @pytest.mark.slow
+@pytest.mark.row("openstack-event-01")
 @pytest.mark.timeout(600)
 @servers.only_builtin
 async def test_each_refusal_is_one_event_with_cause_and_remedy(
@@ -104,6 +105,7 @@ async def warnings(env: Environment, name: str) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.row("openstack-event-01")
 @servers.only_builtin
 async def test_an_expired_token_is_renewed_without_an_event(
     api_server: servers.ApiServer, tmp_path: Path
