@@ -7,7 +7,8 @@ Machines      see `machines`
 
 `client` has tokens, catalogue and errors; `nova`, `neutron` and `octavia` have the calls of the
 services. `instances`, `routes`, `balancers` with `balancer_specs`, and `machines` implement the
-interfaces of the SDK. `testing` is a fake of the cloud, which the provider does not import.
+interfaces of the SDK. `examination` has the findings for doctor, and `metrics` the Go manager's
+metrics. `testing` is a fake of the cloud, which the provider does not import.
 """
 
 from __future__ import annotations
