@@ -24,6 +24,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 import msgspec
 
 from ccm import cloud
+from ccm.base.clock import monotonic
 from ccm.cloud import rest
 
 from . import config, metrics
@@ -161,6 +162,9 @@ class Keystone(rest.RenewedToken):
                 region_name=settings.region or None,
             )
         if not url:
+            # The catalogue comes with a token, so that a new one may have the endpoint.
+            earliest = self._renewed_at + rest.MIN_RENEW_AGE_S
+            self._renew_at = min(self._renew_at, max(earliest, monotonic()))
             place = f" in region {settings.region}" if settings.region else ""
             raise cloud.FailedPrecondition(
                 f"the catalogue of {settings.auth_url} has no {settings.os_endpoint_type} endpoint "

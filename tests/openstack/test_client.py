@@ -194,6 +194,11 @@ async def test_service_missing_from_the_catalogue_is_named(harness: OpenStackHar
         with pytest.raises(cloud.FailedPrecondition, match="endpoint of the service network"):
             await neutron.Neutron(api).extensions()
 
+        harness.service.settings.services = ("compute", "network")
+        api.keystone._renew_at -= rest.MIN_RENEW_AGE_S
+        assert await neutron.Neutron(api).extensions()
+        assert tokens(harness) == 2
+
 
 # --- calls ----------------------------------------------------------------------------------------
 

@@ -497,20 +497,26 @@ async def test_waits_for_the_server_return_retry_after(harness: OpenStackHarness
 @pytest.mark.row("openstack-machine-03")
 async def test_a_server_that_failed_to_start_is_deleted(harness: OpenStackHarness) -> None:
     group = of(harness, podNetworkCIDRs=["10.96.0.0/12"])
-    harness.service.settings.hosts = 0
-    made = await group.create(who := group.identity())
+    harness.service.settings.boot_s = 60.0
+
+    async def fail(message: str) -> cloud.MachineInfo:
+        made = await group.create(who)
+        (held,) = harness.service.cloud.servers.values()
+        held.update({"status": "ERROR", "fault": {"message": message}})
+        return made
+
+    who, no_host = group.identity(), "No valid host was found. There are not enough hosts"
+    made = await fail(no_host)
     with pytest.raises(cloud.ResourceExhausted, match="No valid host") as caught:
         await group.driver.initialize_machine(group.request(who, made.provider_id))
     assert partial_info(caught.value).phase is Phase.FAILED
     assert await harness.vms() == []
 
-    await group.create(who)
+    await fail(no_host)
     with pytest.raises(cloud.ResourceExhausted):  # found by a later creation: the same
         await group.create_once(who)
     assert await harness.vms() == []
-    await group.create(who)
-    (held,) = harness.service.cloud.servers.values()
-    held["fault"]["message"] = "the hypervisor fell over"
+    await fail("the hypervisor fell over")
     with pytest.raises(cloud.Aborted, match="fell over"):
         await group.create_once(who)
     await group.delete(who)

@@ -49,7 +49,7 @@ def unlist(vendor: OpenStack) -> None:
 
 
 ROWS: Mapping[str, tuple[Callable[[OpenStack], None], str]] = {
-    "rate-limit": (script(kind="rate_limit"), f"{BUSY}{CREATE[:4]} /v2/.*: HTTP 429 overLimit: "),
+    "rate-limit": (script(kind="rate_limit"), f"{BUSY}POST /v2/lbaas/loadbalancers: HTTP 429 "),
     "outage": (script(code="unavailable"), f"{FAILED}POST /v2/lbaas/loadbalancers: HTTP 503"),
     "immutable": (script(code="immutable"), f"{BUSY}.*HTTP 409 immutable: Load Balancer .* is imm"),
     "pending": (limit(balancer_s=600.0), f"{BUSY}load balancer kube_service_.* is PENDING_CREATE$"),

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from collections.abc import Mapping
 
 from . import compute, network, state
 from .state import Answer, ApiError, Call, Cloud, Operation, Resource
-
-NO_HOST = "No valid host was found. There are not enough hosts available."
 
 _METADATA_KEY = re.compile(r"[a-zA-Z0-9-_:. ]{1,255}")
 _TAG = re.compile(r"[^,/]{1,60}")
@@ -50,16 +47,13 @@ def _check(cloud: Cloud, call: Call, order: Resource) -> None:
             raise _invalid(f"Invalid input for field/attribute metadata. Value: {key}")
     if any(not _TAG.fullmatch(tag) for tag in order.get("tags") or ()):
         raise _invalid(f"Invalid input for field/attribute tags. Value: {order['tags']}")
-    try:
-        base64.b64decode(order.get("user_data") or "", validate=True)
-    except binascii.Error as error:
-        raise _invalid("Invalid input for field/attribute user_data.") from error
+    base64.b64decode(order.get("user_data") or "", validate=True)
     if len(cloud.servers) >= cloud.settings.servers:
         raise ApiError("quota", state.MESSAGES["quota"])
 
 
 def create_server(cloud: Cloud, call: Call) -> Answer:
-    """Create a server, which runs after `Settings.boot_s`; without capacity, it ends in ERROR."""
+    """Create a server, which runs after `Settings.boot_s`."""
     order: Resource = call.body["server"]
     _check(cloud, call, order)
     volumes = order.get("block_device_mapping_v2") or []
@@ -79,7 +73,6 @@ def create_server(cloud: Cloud, call: Call) -> Answer:
         raise _invalid(f"Security group {', '.join(names)} could not be found.")
     for entry in order["networks"]:
         _check_network(cloud, entry)
-    is_full = len(cloud.servers) >= cloud.settings.hosts
     zone = order.get("availability_zone") or "az1"
     server = compute.new_server(cloud, order["name"], cloud.flavors[order["flavorRef"]], zone=zone)
     server.update(
@@ -99,10 +92,6 @@ def create_server(cloud: Cloud, call: Call) -> Answer:
         if server["OS-EXT-STS:vm_state"] != "building" or server["id"] not in cloud.servers:
             return
         server["OS-EXT-STS:task_state"] = None
-        if is_full:
-            fault = {"code": 500, "created": cloud.now(), "message": NO_HOST}
-            server.update({"status": "ERROR", "OS-EXT-STS:vm_state": "error", "fault": fault})
-            return
         for entry in order["networks"]:
             _plug(cloud, server, entry, groups)
         for volume in volumes:
@@ -171,12 +160,6 @@ def create_port(cloud: Cloud, call: Call) -> Answer:
     return 201, {"port": port}
 
 
-def delete_port(cloud: Cloud, call: Call) -> Answer:
-    """Delete a port, even that of a server."""
-    del cloud.ports[state.get(cloud.ports, call.path["id"], "Port")["id"]]
-    return 204, None
-
-
 COMPUTE_CALLS: list[Operation] = [
     ("POST", "/servers", create_server),
     ("DELETE", "/servers/{id}", delete_server),
@@ -188,7 +171,7 @@ COMPUTE_CALLS: list[Operation] = [
 
 NETWORK_CALLS: list[Operation] = [
     ("POST", "/v2.0/ports", create_port),
-    ("DELETE", "/v2.0/ports/{id}", delete_port),
+    ("DELETE", "/v2.0/ports/{id}", state.remover("ports", "Port")),
 ]
 """Operations of Neutron."""
 

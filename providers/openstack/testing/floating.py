@@ -60,13 +60,6 @@ def change_floating_ip(cloud: Cloud, call: Call) -> Answer:
     return 200, {"floatingip": entry}
 
 
-def delete_floating_ip(cloud: Cloud, call: Call) -> Answer:
-    """Delete a floating IP."""
-    entry = state.get(cloud.floating_ips, call.path["id"], "FloatingIP")
-    del cloud.floating_ips[entry["id"]]
-    return 204, None
-
-
 def new_security_group(cloud: Cloud, name: str, description: str = "") -> Resource:
     """Create a security group, which lets all traffic out."""
     rules = [{"direction": "egress", "ethertype": family} for family in ("IPv4", "IPv6")]
@@ -137,7 +130,7 @@ CALLS: list[Operation] = [
     ("GET", "/v2.0/floatingips", state.list_handler("floating_ips", "floatingips")),
     ("POST", "/v2.0/floatingips", create_floating_ip),
     ("PUT", "/v2.0/floatingips/{id}", change_floating_ip),
-    ("DELETE", "/v2.0/floatingips/{id}", delete_floating_ip),
+    ("DELETE", "/v2.0/floatingips/{id}", state.remover("floating_ips", "FloatingIP")),
     ("GET", "/v2.0/security-groups", state.list_handler("security_groups")),
     ("POST", "/v2.0/security-groups", create_group),
     ("DELETE", "/v2.0/security-groups/{id}", delete_group),

@@ -16,7 +16,6 @@ PATHS = {
     "network": "/network",
     "load-balancer": "/load-balancer",
     "image": "/image",
-    "block-storage": f"/volume/v3/{PROJECT}",
 }
 """Service type -> path of its URL in the catalogue."""
 

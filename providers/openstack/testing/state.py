@@ -44,7 +44,6 @@ class Settings:
         boot_s: time a new server is BUILD.
         removal_s: time until a deleted server is gone.
         servers: maximum number of servers, a quota.
-        hosts: number of servers that fit; a further one ends in the status ERROR.
         router_routes: maximum number of extra routes of a router.
         services: service types in the catalogue.
         balancer_s: time until a new load balancer is ACTIVE.
@@ -63,9 +62,8 @@ class Settings:
     boot_s: float = 0.0
     removal_s: float = 0.0
     servers: int = 10000
-    hosts: int = 100000
     router_routes: int = 30
-    services: tuple[str, ...] = ("compute", "network", "load-balancer", "image", "block-storage")
+    services: tuple[str, ...] = ("compute", "network", "load-balancer", "image")
     balancer_s: float = 0.0
     balancer_change_s: float = 0.0
     balancer_removal_s: float = 0.0
@@ -225,6 +223,17 @@ def readable(table: str, key: str, *, prefix: str) -> list[Operation]:
 
     path = f"{prefix}/{table}"
     return [("GET", path, list_handler(table)), ("GET", f"{path}/{{id}}", show)]
+
+
+def remover(table: str, kind: str) -> Handler:
+    """Return a handler that deletes a resource."""
+
+    def handler(cloud: Cloud, call: Call) -> Answer:
+        things = getattr(cloud, table)
+        del things[get(things, call.path["id"], kind)["id"]]
+        return 204, None
+
+    return handler
 
 
 def list_handler(table: str, key: str = "") -> Handler:
