@@ -123,7 +123,7 @@ class OpenStackInstances(cloud.InstancesByPower):
         }
         sub_ports, requests = await self._network.ports_of("id", [*carriers])
         ids = sorted({port.network_id for port in sub_ports})
-        networks, more = await self._network.networks_of(ids)
+        networks, more = await self._network.by_values("networks", neutron.Named, "id", ids)
         names = {network.id: network.name for network in networks}
         trunked: dict[str, list[Address]] = {}
         for port in sub_ports:

@@ -115,16 +115,12 @@ class Neutron:
 
     async def ports_of(self, field: str, ids: Sequence[str]) -> tuple[list[Port], int]:
         """Return the ports whose field, such as `device_id`, has one of the values."""
-        return await self._by_ids("ports", Port, field, ids)
+        return await self.by_values("ports", Port, field, ids)
 
-    async def networks_of(self, ids: Sequence[str]) -> tuple[list[Named], int]:
-        """Return the networks with these IDs."""
-        return await self._by_ids("networks", Named, "id", ids)
-
-    async def _by_ids(
+    async def by_values(
         self, table: str, kind: type[Any], field: str, ids: Sequence[str]
     ) -> tuple[list[Any], int]:
-        """Return the resources with these IDs, and the number of requests: one per 100 IDs."""
+        """Return the resources whose field has one of the values: one request per 100 of these."""
         resources: list[Any] = []
         requests = 0
         for start in range(0, len(ids), IDS_PER_REQUEST):

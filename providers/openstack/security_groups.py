@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
@@ -19,12 +19,9 @@ from . import client, neutron
 
 PATH, RULES = "/v2.0/security-groups", "/v2.0/security-group-rules"
 
-RuleKey = tuple[str, str, int | None, int | None, str]
-"""Ethertype, protocol, first and last port, and source of a rule."""
-
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Rule of a security group."""
+    """Rule of a security group; a wanted one has no ID."""
 
     id: str = ""
     direction: str
@@ -33,12 +30,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     port_range_min: int | None = None
     port_range_max: int | None = None
     remote_ip_prefix: str | None = None
-
-    @property
-    def key(self) -> RuleKey:
-        """Properties by which rules are compared."""
-        ports = (self.port_range_min, self.port_range_max)
-        return (self.ethertype, self.protocol or "", *ports, self.remote_ip_prefix or "")
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,9 +50,9 @@ def group_name(service: cloud.Service) -> str:
     return f"lb-sg-{service.uid}-{service.namespace}-{service.name}"[:255]
 
 
-def wanted_rules(ports: Iterable[tuple[str, int]], sources: Collection[str]) -> dict[RuleKey, Rule]:
+def wanted_rules(ports: Iterable[tuple[str, int]], sources: Collection[str]) -> list[Rule]:
     """Return the rules that open the ports, given as protocol and number, for some CIDRs."""
-    rules = [
+    return [
         Rule(
             direction="ingress",
             ethertype="IPv6" if ":" in source else "IPv4",
@@ -73,7 +64,6 @@ def wanted_rules(ports: Iterable[tuple[str, int]], sources: Collection[str]) -> 
         for protocol, number in ports
         for source in sources
     ]
-    return {rule.key: rule for rule in rules}
 
 
 class SecurityGroups:
@@ -160,14 +150,15 @@ class SecurityGroups:
             part.created(group.id)
         return group
 
-    async def _ensure_rules(self, group: Group, wanted: Mapping[RuleKey, Rule]) -> None:
-        held = {r.key: r.id for r in group.security_group_rules if r.direction == "ingress"}
-        if missing := [rule for key, rule in wanted.items() if key not in held]:
+    async def _ensure_rules(self, group: Group, wanted: Collection[Rule]) -> None:
+        ingress = [rule for rule in group.security_group_rules if rule.direction == "ingress"]
+        held = {msgspec.structs.replace(rule, id=""): rule.id for rule in ingress}
+        if missing := [rule for rule in dict.fromkeys(wanted) if rule not in held]:
             bodies = map(msgspec.to_builtins, missing)
             order = [{"security_group_id": group.id, **body} for body in bodies]
             await self._api.call("POST", RULES, {"security_group_rules": order})
-        for key in held.keys() - wanted.keys():
-            await self._api.delete(f"{RULES}/{held[key]}")
+        for rule in held.keys() - set(wanted):
+            await self._api.delete(f"{RULES}/{held[rule]}")
 
     async def _holders(self, group_id: str) -> list[neutron.Port]:
         """Return the ports that have a group."""

@@ -825,7 +825,7 @@ def test_groups_are_named_as_those_of_the_other_manager() -> None:
     assert security_groups.group_name(service()) == f"lb-sg-{UID}-default-web"
     rules = security_groups.wanted_rules([("UDP", 1), ("TCP", 2)], ["10.0.0.0/8", "2001:db8::/32"])
     assert len(rules) == 4
-    assert {key[0] for key in rules} == {"IPv4", "IPv6"}
+    assert {rule.ethertype for rule in rules} == {"IPv4", "IPv6"}
 
 
 # --- listings -------------------------------------------------------------------------------------
