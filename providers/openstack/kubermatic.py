@@ -36,6 +36,8 @@ MARKS = KubermaticMarks(
 
 REGION_VARIABLE = "OS_REGION_NAME"
 
+_SECRET = "applicationCredentialSecret"
+
 CREDENTIALS = (
     ("authURL", "identityEndpoint", "OS_AUTH_URL"),
     ("username", "username", "OS_USERNAME"),
@@ -47,7 +49,7 @@ CREDENTIALS = (
     ("tenantID", "projectID", "OS_PROJECT_ID"),
     ("tenantID", "tenantID", "OS_TENANT_ID"),
     ("applicationCredentialID", "applicationCredentialID", "OS_APPLICATION_CREDENTIAL_ID"),
-    ("applicationCredentialSecret",) * 2 + ("OS_APPLICATION_CREDENTIAL_SECRET",),
+    (_SECRET, _SECRET, "OS_APPLICATION_CREDENTIAL_SECRET"),
     ("token", "tokenID", "OS_TOKEN"),
 )
 """Key of a Secret of `machines`, field of the spec, and the variable that counts if it is unset.
