@@ -36,7 +36,7 @@ MARKS = KubermaticMarks(
 
 REGION_VARIABLE = "OS_REGION_NAME"
 
-_SECRET = "applicationCredentialSecret"
+_LONGEST = "applicationCredentialSecret"
 
 CREDENTIALS = (
     ("authURL", "identityEndpoint", "OS_AUTH_URL"),
@@ -49,7 +49,7 @@ CREDENTIALS = (
     ("tenantID", "projectID", "OS_PROJECT_ID"),
     ("tenantID", "tenantID", "OS_TENANT_ID"),
     ("applicationCredentialID", "applicationCredentialID", "OS_APPLICATION_CREDENTIAL_ID"),
-    (_SECRET, _SECRET, "OS_APPLICATION_CREDENTIAL_SECRET"),
+    (_LONGEST, _LONGEST, "OS_APPLICATION_CREDENTIAL_SECRET"),
     ("token", "tokenID", "OS_TOKEN"),
 )
 """Key of a Secret of `machines`, field of the spec, and the variable that counts if it is unset.
