@@ -36,9 +36,9 @@ async def test_a_complete_project_has_no_problems(harness: OpenStackHarness) -> 
     assert [one.message for one in found] == [
         "catalogue: endpoints of compute, network, load-balancer",
         "Route.router-id: router k8s",
-        "LoadBalancerClass.inner.network-id: network nodes",
         "LoadBalancer.floating-network-id: network public",
         "LoadBalancer.subnet-id: subnet nodes-v4",
+        "LoadBalancerClass.inner.network-id: network nodes",
         "quotas: 0 of 10000 servers, 0 of 1000 floatingips, 0 of 1000 load balancers",
     ]
     assert not any(one.advice or one.is_failure for one in found)
