@@ -89,6 +89,8 @@ def parse_refusal(body: bytes) -> rest.Refusal:
             pass
         case {"faultcode": str(code), "faultstring": str(text)}:  # Octavia
             pass
+        case {"title": str(code), "description": str(text)}:  # Octavia, about members
+            pass
         case {"error": {"title": str(code), "message": str(text)}}:  # Keystone
             pass
         case {"message": str(text)}:
@@ -102,7 +104,8 @@ def parse_refusal(body: bytes) -> rest.Refusal:
 
 
 def _canonical_code(code: str, text: str) -> str:
-    if "quota" in text.lower():
+    # Octavia answers with the second text if the subnet of the VIP is exhausted.
+    if "quota" in text.lower() or "No more IP addresses" in text:
         return "quota"
     if "immutable and cannot be updated" in text:
         return "immutable"

@@ -94,7 +94,7 @@ PHASES: Mapping[str, cloud.Phase] = {
 GONE = ("DELETED", "SOFT_DELETED")
 """Status of a server that counts as absent. Only administrators can restore a SOFT_DELETED one."""
 
-EXHAUSTION_TEXTS = ("no valid host", "quota", "exhausted", "limitexceeded")
+EXHAUSTION_TEXTS = ("no valid host", "no fixed ip", "quota", "exhausted", "limitexceeded")
 """Texts in lower case; in the fault of a server, they mean exhausted capacity or quota."""
 
 _HOST = re.compile(r"(?=.{1,63}$)[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?", re.ASCII)

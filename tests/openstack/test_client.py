@@ -331,6 +331,12 @@ OCTAVIA_QUOTA = {
     "faultstring": "Quota has been met for resources: Load Balancer",
     "debuginfo": None,
 }
+OCTAVIA_FULL = {
+    "faultcode": "Client",
+    "faultstring": "The VIP IP address is already in use: No more IP addresses available on "
+    "network d046eb2e-a52c-49e7-8237-caab6b26367f.",
+    "debuginfo": None,
+}
 NO_ROUTE = {"itemNotFound": {"code": 404, "message": f"{client.NO_ROUTE}."}}
 
 
@@ -354,6 +360,9 @@ def neutron_error(kind: str, message: str) -> dict[str, Any]:
         ({"faultcode": "Client", "faultstring": "Load Balancer 1 not found."}, "not_found"),
         (OCTAVIA_IMMUTABLE, "immutable"),
         (OCTAVIA_QUOTA, "quota"),
+        (OCTAVIA_FULL, "quota"),
+        ({"code": 404, "title": "Bad Request", "description": "Pool 1 not found."}, "not_found"),
+        ({"code": 404, "title": "Not Found", "description": ""}, "Not Found"),  # an unknown path
         ({"error": {"code": 401, "message": "no", "title": "Unauthorized"}}, "Unauthorized"),
         ({"message": f"{client.NO_ROUTE}.<br />", "code": "404 Not Found"}, "unknown_path"),
         (NO_ROUTE, "unknown_path"),

@@ -494,6 +494,13 @@ async def test_waits_for_the_server_return_retry_after(harness: OpenStackHarness
         await group.driver.initialize_machine(req)
 
 
+NO_ADDRESS = (
+    "Build of instance 9e4cc7b8-9d0a-4f39-abed-1c715f0f2206 aborted: Failed to allocate the "
+    "network(s) with error No fixed IP addresses available for network: 1, not rescheduling."
+)
+"""Fault of a server whose network is exhausted, as in OpenStack 2026.1."""
+
+
 @pytest.mark.row("openstack-machine-03")
 async def test_a_server_that_failed_to_start_is_deleted(harness: OpenStackHarness) -> None:
     group = of(harness, podNetworkCIDRs=["10.96.0.0/12"])
@@ -516,6 +523,9 @@ async def test_a_server_that_failed_to_start_is_deleted(harness: OpenStackHarnes
     with pytest.raises(cloud.ResourceExhausted):  # found by a later creation: the same
         await group.create_once(who)
     assert await harness.vms() == []
+    await fail(NO_ADDRESS)
+    with pytest.raises(cloud.ResourceExhausted, match="No fixed IP"):
+        await group.create_once(who)
     await fail("the hypervisor fell over")
     with pytest.raises(cloud.Aborted, match="fell over"):
         await group.create_once(who)
