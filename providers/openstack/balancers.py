@@ -40,7 +40,7 @@ T = TypeVar("T")
 RETRY_S = 2.0
 """Retry delay, in seconds, while a load balancer is created, changed or deleted."""
 
-PAUSES_S: Sequence[float] = (1.0, 1.0, 1.5, 2.0, 2.5)
+PAUSES_S: Sequence[float] = (2.0, 2.0, 2.0, 2.0)
 """Pauses, in seconds, before the reads of a load balancer that a call waits for."""
 
 RANGES_IGNORED = "LoadBalancerSourceRangesIgnored"
