@@ -54,7 +54,6 @@ def _resource(cloud: Cloud, order: Mapping[str, Any], **fields: Any) -> Resource
     tags: Resource = {"tags": []} if cloud.settings.octavia_minor >= MINOR_VERSIONS["tags"] else {}
     return {
         "name": "",
-        "description": "",
         "admin_state_up": True,
         "operating_status": "OFFLINE",
         "provisioning_status": "ACTIVE",
@@ -86,6 +85,7 @@ def create(cloud: Cloud, call: Call) -> Answer:
         vip_port_id=port["id"],
         vip_subnet_id=entry["subnet_id"],
         vip_network_id=port["network_id"],
+        description="",
     )
     balancer.update(provisioning_status="PENDING_CREATE", vip_subnet_id=entry["subnet_id"])
     port["name"] = f"octavia-lb-{balancer['id']}"
@@ -215,6 +215,7 @@ def new_listener(cloud: Cloud, balancer: Resource, order: Mapping[str, Any]) -> 
     listener = _resource(
         cloud,
         order,
+        description="",
         connection_limit=-1,
         default_pool_id=None,
         default_tls_container_ref=None,
@@ -249,6 +250,7 @@ def _new_pool(cloud: Cloud, balancer: Resource, order: Mapping[str, Any]) -> Res
     pool = _resource(
         cloud,
         order,
+        description="",
         session_persistence=None,
         healthmonitor_id=None,
         listeners=[{"id": listener["id"]}],

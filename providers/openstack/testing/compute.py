@@ -13,7 +13,7 @@ VERSION_HEADER = "openstack-api-version"
 
 def new_flavor(cloud: Cloud, name: str) -> Resource:
     """Create a flavor."""
-    return cloud.new("flavors", name, vcpus=1, ram=512, disk=1)
+    return cloud.new("flavors", name)
 
 
 def new_server(
@@ -52,9 +52,8 @@ def remove(cloud: Cloud, number: str) -> None:
 def shown(cloud: Cloud, call: Call, server: Resource) -> Resource:
     """Return a server in the wire format of the requested microversion."""
     flavor = cloud.flavors[server["flavor"]]
-    embedded = {name: flavor[name] for name in ("vcpus", "ram", "disk")}
     if microversion(cloud, call) >= (2, 47):
-        shown_flavor = {**embedded, "original_name": flavor["name"], "extra_specs": {}}
+        shown_flavor = {"original_name": flavor["name"], "vcpus": 1, "ram": 512, "disk": 1}
     else:
         shown_flavor = {"id": flavor["id"], "links": []}
     addresses = network.addresses_of(cloud, server["id"])

@@ -7,7 +7,7 @@ changes that are due.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -129,6 +129,18 @@ class ApiError(ErrorResponse):
         return self
 
 
+_OF_NEUTRON = ("admin_state_up", "project_id", "revision_number")
+
+_LACKING: Mapping[str, Sequence[str]] = {
+    "flavors": (*_OF_NEUTRON, "status", "tags", "tenant_id"),
+    "floating_ips": ("admin_state_up", "name"),
+    "security_groups": ("admin_state_up", "status"),
+    "servers": _OF_NEUTRON,
+    "subnets": ("admin_state_up", "status"),
+}
+"""Table -> fields of most resources that those of the table lack."""
+
+
 class Cloud:
     """State of one project."""
 
@@ -167,7 +179,9 @@ class Cloud:
         number = self.new_id()
         common = {"id": number, "name": name, "status": "ACTIVE", "admin_state_up": True}
         owner = {"project_id": PROJECT, "tenant_id": PROJECT, "tags": [], "revision_number": 1}
-        resource: Resource = {**common, **owner, **fields}
+        lacking = _LACKING.get(table, ())
+        shared = {key: text for key, text in {**common, **owner}.items() if key not in lacking}
+        resource: Resource = {**shared, **fields}
         getattr(self, table)[number] = resource
         return resource
 
