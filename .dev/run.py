@@ -153,6 +153,13 @@ def soak(arguments: list[str]) -> None:
     mutate([])
 
 
+def openstack(arguments: list[str]) -> None:
+    """Run the tests on real OpenStack services; OPENSTACK_LAB may name the clouds.yaml of some."""
+    prepare()
+    tests = ["tests/openstack/lab", "-m", "soak", "-s"]
+    step("tests on real OpenStack services", [str(PYTHON), "-m", "pytest", *tests, *arguments])
+
+
 def mutate(arguments: list[str]) -> None:
     """Change pure modules, and list the changes that no test notices (or: modules, tests)."""
     import tomllib  # an old Python has none
@@ -262,6 +269,7 @@ TASKS = {
     "format": tidy,
     "bench": bench,
     "soak": soak,
+    "openstack": openstack,
     "mutate": mutate,
     "envtest-assets": envtest_assets,
     "generate": generate,
