@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
@@ -96,12 +97,14 @@ class Neutron:
         self._keystone = api.keystone
         self._api = api.network
         self._extensions: frozenset[str] | None = None
+        self._lock = asyncio.Lock()
 
     async def extensions(self) -> Collection[str]:
         """Return the aliases of the extensions; the first call sends a request."""
-        if self._extensions is None:
-            found, _ = await self._api.list_all("/v2.0/extensions", "extensions", _Extension)
-            self._extensions = frozenset(entry.alias for entry in found)
+        async with self._lock:  # the routes of a new cluster are created concurrently
+            if self._extensions is None:
+                found, _ = await self._api.list_all("/v2.0/extensions", "extensions", _Extension)
+                self._extensions = frozenset(entry.alias for entry in found)
         return self._extensions
 
     async def ports(self, query: Mapping[str, str]) -> tuple[list[Port], int]:

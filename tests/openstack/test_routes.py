@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -106,6 +107,19 @@ async def test_port_without_port_security_gets_no_address_pair(
     await created(harness.project.routes, one, CIDR)
 
     assert await harness.routes() == [CIDR]
+
+
+async def test_concurrent_routes_list_the_extensions_once(harness: OpenStackHarness) -> None:
+    nodes = await harness.nodes(5)
+
+    await asyncio.gather(
+        *(
+            created(harness.project.routes, one, f"10.120.{number}.0/24")
+            for number, one in enumerate(nodes)
+        )
+    )
+
+    assert harness.service.calls["GET /network/v2.0/extensions"] == 1
 
 
 class Factory:

