@@ -22,7 +22,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,28 +99,36 @@ class LabServices:
 
     def down(self) -> None:
         """Stop all processes; the stores last."""
-        pids = {path.name: int(path.read_text()) for path in (self._folder / "pid").glob("*")}
-        for names, grace_s in (([n for n in pids if n not in ("db", "mq")], 5.0), (["mq"], 20.0)):
-            self._stop({name: pids[name] for name in names if name in pids}, grace_s)
-        self._stop({name: pid for name, pid in pids.items() if name == "db"}, 30.0)
+        names = {path.name for path in (self._folder / "pid").glob("*")}
+        self._stop(names - {"db", "mq"}, 5.0)
+        self._stop(names & {"mq"}, 20.0)
+        if "mq" in names and (epmd := shutil.which("epmd")):  # started by RabbitMQ, for itself
+            subprocess.run([epmd, "-port", str(self._ports["epmd"]), "-kill"], check=False)
+        self._stop(names & {"db"}, 30.0)
 
     # --- processes ------------------------------------------------------------------------------
 
-    def _stop(self, pids: Mapping[str, int], grace_s: float) -> None:
+    def _stop(self, names: Collection[str], grace_s: float) -> None:
+        pids = [pid for name in names if (pid := self._pid(name))]
         for number, limit_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
-            for pid in pids.values():
+            for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(pid, number)
             ends = time.monotonic() + limit_s
-            while any(map(_runs, pids.values())) and time.monotonic() < ends:
+            while any(map(_started, pids)) and time.monotonic() < ends:
                 time.sleep(0.2)
-        for name in pids:
+        for name in names:
             (self._folder / "pid" / name).unlink()
+
+    def _pid(self, name: str) -> int:
+        """Return the process with a name; 0 if it does not run, or if its number is another's."""
+        path = self._folder / "pid" / name
+        pid, started = path.read_text().split() if path.exists() else ("0", "")
+        return int(pid) if started and _started(int(pid)) == started else 0
 
     def _spawn(self, name: str, *command: str, **environ: str) -> None:
         """Start a process of a group of its own, unless it runs."""
-        pid = self._folder / "pid" / name
-        if pid.exists() and _runs(int(pid.read_text())):
+        if self._pid(name):
             return
         with (self._folder / "log" / f"{name}.log").open("ab") as log:
             child = subprocess.Popen(
@@ -131,7 +139,7 @@ class LabServices:
                 env={**os.environ, **environ},
                 start_new_session=True,
             )
-        pid.write_text(str(child.pid))
+        (self._folder / "pid" / name).write_text(f"{child.pid} {_started(child.pid)}")
 
     def _listens(self, name: str) -> None:
         """Wait until a process accepts connections."""
@@ -526,14 +534,16 @@ class LabServices:
         asyncio.run(seed.resources(plan))
 
 
-def _runs(pid: int) -> bool:
+def _started(pid: int) -> str:
+    """Return the start time of a process, in ticks after that of the system; empty = it ended."""
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""
+    state, *more = stat.rpartition(")")[2].split()
+    return "" if state == "Z" else more[18]
 
 
 def main(words: Sequence[str]) -> None:

@@ -22,7 +22,7 @@ from tests.openstack.lab.harness import LabHarness
 from tests.openstack.lab.project import until
 from tests.openstack.lab.test_services import left_over
 from tests.scenario import harness as scenario
-from tests.scenario.harness import NODES, Environment, open_environment, wait_for
+from tests.scenario.harness import NODES, Daemon, Environment, open_environment, wait_for
 from tests.scenario.machines import SERVICES
 from tests.waiting import due_by
 
@@ -34,6 +34,7 @@ pytestmark = [
 ]
 
 COUNT = 20
+LISTINGS = ("GET /load-balancer/v2/lbaas/loadbalancers", "GET /network/v2.0/routers/{id}")
 INTERNAL = {"service.beta.kubernetes.io/openstack-internal-load-balancer": "true"}
 MONITORED = {"loadbalancer.openstack.org/enable-health-monitor": "true"}
 WITHIN_S = 300.0
@@ -62,6 +63,21 @@ class LabCluster:
         self.lab = harness
         self.how: dict[str, Any] = {"flags": FLAGS}
         env.cloud_config.write_bytes(harness.config())
+
+    async def restart(self) -> Daemon:
+        """Start a daemon, and wait until it has compared routes and load balancers.
+
+        Whatever disappears before that counts as lost, and its resources are kept.
+        """
+        before = Counter(self.lab.service.calls)
+        daemon = await self.env.start(**self.how)
+
+        async def listed() -> bool:
+            since = self.lab.service.calls - before
+            return all(since[name] for name in LISTINGS)
+
+        await until(listed, "the daemon has listed all", within_s=WITHIN_S)
+        return daemon
 
     async def register(self, count: int) -> list[str]:
         """Kubelets register the nodes of servers."""
@@ -169,25 +185,18 @@ async def test_nodes_services_and_routes_of_a_cluster_come_and_go(
         assert await daemon.stop() == 0
 
         before = Counter(harness.service.calls)
-        again = await cluster.env.start(**cluster.how)
-        seen = harness.service.calls
-        await until(lambda: _is_listed(seen - before), "a restart lists all", within_s=WITHIN_S)
+        again = await cluster.restart()
         await due_by(10.0)
         assert await again.stop() == 0
         restart = harness.service.calls - before
         print("a restart", restart.total(), dict(restart))
         assert [name for name in restart if name.startswith(("PUT", "DELETE"))] == []
 
-        last = await cluster.env.start(**cluster.how)
+        last = await cluster.restart()
         await cluster.withdraw()
         assert await last.stop() == 0
 
     assert await cluster.remains() == []
-
-
-async def _is_listed(calls: Counter[str]) -> bool:
-    listings = ("GET /load-balancer/v2/lbaas/loadbalancers", "GET /network/v2.0/routers/{id}")
-    return all(calls[name] for name in listings)
 
 
 LIFE = ("web", port(80, 30080))
