@@ -460,7 +460,10 @@ def _tls_context(settings: config.Global) -> ssl.SSLContext | None:
             # An encrypted key must fail, not ask for a password on the terminal.
             context.load_cert_chain(settings.cert_file, settings.key_file, password=_no_password)
     except (OSError, ssl.SSLError, ValueError) as error:
-        raise cloud.ConfigError(f"{place}: {_reason(error)}") from error
+        reason = getattr(error, "strerror", None) or str(error)
+        if isinstance(error, ssl.SSLError):
+            reason = "not a valid certificate or key in PEM"
+        raise cloud.ConfigError(f"{place}: {reason}") from error
     if settings.tls_insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -469,9 +472,3 @@ def _tls_context(settings: config.Global) -> ssl.SSLContext | None:
 
 def _no_password() -> str:
     raise ValueError("encrypted private keys are not supported")
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, ssl.SSLError):
-        return "not a valid certificate or key in PEM"
-    return getattr(error, "strerror", None) or str(error)

@@ -604,8 +604,7 @@ def _region_of_id(provider_id: str) -> str:
 
 
 def _region_of_class(given: Mapping[str, Any]) -> str:
-    region = given.get("region")
-    region = "" if region is None else region
+    region = without_nulls(given).get("region", "")
     if not (isinstance(region, str) and _REGION.fullmatch(region)):
         text = f"region of the class is {region!r}; it must not contain spaces or slashes"
         raise cloud.InvalidArgument(text)

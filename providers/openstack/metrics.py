@@ -56,7 +56,6 @@ RECONCILES = Operations(
 
 
 _PATH = re.compile(r"(?:/v[\d.]+)?(?:/lbaas)?/(?:os-)?([a-z_-]+?)s(?:/detail)?(/.+)?")
-_ACTIONS = {"GET": "get", "DELETE": "delete"}
 
 
 def request_name(method: str, path: str) -> str:
@@ -70,5 +69,5 @@ def request_name(method: str, path: str) -> str:
     if match[2] is None:
         action = "list" if method == "GET" else "create"
     else:
-        action = _ACTIONS.get(method, "update")
+        action = {"GET": "get", "DELETE": "delete"}.get(method, "update")
     return f"{match[1].replace('-', '_')}_{action}"
