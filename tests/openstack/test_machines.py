@@ -953,7 +953,7 @@ def test_null_means_the_default() -> None:
         ({"applicationCredentialID": b"a"}, "applicationCredentialSecret is missing"),
         ({"clientCert": b"a"}, "clientCert and clientKey: only one is set"),
         ({"insecure": b"maybe"}, "insecure is 'maybe'; it must be true or false"),
-        ({"endpointType": b"private"}, "endpointType is 'private'; it must be public"),
+        ({"endpointType": b"private"}, "endpointType is 'private'; it must be one of admin"),
     ],
 )
 def test_faults_of_a_secret_name_its_keys(change: dict[str, bytes], message: str) -> None:
