@@ -410,10 +410,9 @@ class OpenStack(Vendor):
         super().__init__(fake or openstack_server.Service())
         openstack_program.populate(self.fake, nodes)
         (self.router,) = self.fake.cloud.routers.values()
-        self.url = ""
 
     def configure(self, env: Environment, url: str) -> None:
-        self.url = url
+        self.fake.url = url
         env.cloud_config.write_text(openstack_program.config(self.fake, url))
 
     def pool(self, **spec: Any) -> Pool:
@@ -431,7 +430,7 @@ class OpenStack(Vendor):
             "networkID": next(iter(world.networks)),
             "podNetworkCIDRs": ["10.96.0.0/12"],
         }
-        secret = {**openstack_program.secret(self.fake, self.url), "userData": "#!/bin/sh"}
+        secret = {**openstack_program.secret(self.fake, self.fake.url), "userData": "#!/bin/sh"}
         return Pool(
             provider="openstack",
             spec={**given, **spec},

@@ -13,6 +13,7 @@ import pytest
 from ccm.controllers.service.manifest import MANIFEST as SERVICE
 from ccm.model import names
 from ccm.testing.fake_api import Fault
+from providers.openstack.testing import identity
 from tests import servers
 from tests.scenario.harness import Environment, wait_for
 from tests.scenario.machines import SERVICES
@@ -58,16 +59,16 @@ ROWS: Mapping[str, tuple[Callable[[OpenStack], None], str]] = {
         limit(floating_ips=0),
         f"{FAILED}POST /v2.0/floatingips: HTTP 409 quota: Quota exceeded for resources: ",
     ),
+    "token": (
+        lock_out,
+        f"{FAILED}Keystone at http.*: HTTP 401: .*; correct auth-url or the credentials$",
+    ),
     "no-endpoint": (
         unlist,
         (
             f"{FAILED}the catalogue of .* has no public endpoint of the service load-balancer.*; "
             "create one, or correct region or os-endpoint-type$"
         ),
-    ),
-    "token": (
-        lock_out,
-        f"{FAILED}Keystone at http.*: HTTP 401: .*; correct auth-url or the credentials$",
     ),
 }
 """Service -> what is wrong, and the beginning of the event's message."""
@@ -93,6 +94,7 @@ async def test_each_refusal_is_one_event_with_cause_and_remedy(
             assert re.match(message, told[0]), told
             assert vendor.fake.identity.password not in told[0]
             vendor.fake.heal()
+            vendor.fake.identity.password = identity.PASSWORD
             vars(vendor.fake.settings).update(before)
             vendor.fake.cloud.settle(all_of_them=True)
         assert daemon.surprises() == []

@@ -34,6 +34,9 @@ class Service(fake_api.FakeApi):
     Args:
         settings: behaviour and limits.
         witness: called for every call that a service itself answered.
+
+    Attributes:
+        url: URL of the services in the catalogue, such as that of a proxy; empty = as requested.
     """
 
     def __init__(self, settings: Settings | None = None, *, witness: Witness | None = None) -> None:
@@ -53,6 +56,7 @@ class Service(fake_api.FakeApi):
         self.cloud = Cloud(settings)
         self.settings = self.cloud.settings
         self.identity = identity.Identity(self.settings)
+        self.url = ""
 
     @property
     def latency_s(self) -> float:
@@ -70,7 +74,7 @@ class Service(fake_api.FakeApi):
         return self.calls.total() - self.calls[f"POST {TOKENS}"]
 
     def _grant(self, request: web.Request, order: Any) -> tuple[int, Any]:
-        url = f"{request.scheme}://{request.host}"
+        url = self.url or f"{request.scheme}://{request.host}"
         return self.identity.grant(request[TOKEN], url, order or {})
 
     def _handler(self, handler: Handler) -> Callable[[web.Request, Any], tuple[int, Any]]:
