@@ -31,8 +31,8 @@ import yaml
 from tests.openstack.lab import seed
 
 HERE = Path(__file__).parent
-PORT = 35000
-"""Port of Keystone; those of the other services follow."""
+PORT = 21000
+"""Port of Keystone; those of the other services follow, below the ports of outgoing connections."""
 
 PASSWORD, REGION, HOST = "loopback-only", "RegionOne", "127.0.0.1"
 ZONES = ("az1", "az2")
@@ -172,7 +172,8 @@ class LabServices:
     # --- installation ---------------------------------------------------------------------------
 
     def _check_programs(self) -> None:
-        path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/lib/rabbitmq/bin"
+        # Debian's own rabbitmq-server changes the user.
+        path = f"/usr/lib/rabbitmq/bin:{os.environ.get('PATH', os.defpath)}:/usr/sbin"
         if missing := [name for name in SYSTEM if not shutil.which(name, path=path)]:
             raise LabUnavailable(
                 f"{', '.join(missing)} not found; install MariaDB, RabbitMQ and OpenSSL (Debian: "
