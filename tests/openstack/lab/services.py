@@ -93,8 +93,10 @@ class LabServices:
         self._once("configured", self._configure)
         self._start_stores()
         self._once("migrated", self._migrate)
+        self._start_keystone()
+        self._once("identified", self._seed_identity)  # the services start with their accounts
         self._start_services()
-        self._once("seeded", self._seed)
+        self._once("seeded", self._seed_resources)
         return self.clouds
 
     def down(self) -> None:
@@ -310,6 +312,7 @@ class LabServices:
             **{name: self._account(name) for name in ("placement", "neutron", "glance")},
         }
         self._write("nova/nova.conf", base)
+        shutil.copy(paste / "nova" / "api-paste.ini", self._etc("nova"))  # read from there, too
         for zone in ZONES:
             state = self._folder / "state" / zone
             state.mkdir(exist_ok=True)
@@ -490,17 +493,16 @@ class LabServices:
         command = [self._program("python"), str(HERE / "serve.py"), HOST, port, module, *words]
         self._spawn(name, *command, **environ)
 
+    def _start_keystone(self) -> None:
+        files = self._etc("keystone/keystone.conf")
+        self._serve("keystone", "keystone.wsgi.api", OS_KEYSTONE_CONFIG_FILES=files)
+        self._listens("keystone")
+
     def _start_services(self) -> None:
         # With threads: the patches of eventlet are deprecated.
         threads = {"OS_NOVA_DISABLE_EVENTLET_PATCHING": "true"}
         nova = f"--config-file={self._etc('nova/nova.conf')}"
         self._spawn("nova-conductor", self._program("nova-conductor"), nova, **threads)
-        self._serve(
-            "keystone",
-            "keystone.wsgi.api",
-            OS_KEYSTONE_CONFIG_FILES=self._etc("keystone/keystone.conf"),
-        )
-        self._listens("keystone")
         self._serve(
             "placement", "placement.wsgi.api", OS_PLACEMENT_CONFIG_DIR=self._etc("placement")
         )
@@ -525,14 +527,20 @@ class LabServices:
         for name in API:
             self._listens(name)
 
-    def _seed(self) -> None:
-        """Create users, catalogue, zones, flavors, an image and an external network."""
+    @property
+    def _plan(self) -> seed.Plan:
         urls = {name: f"http://{HOST}:{self._ports[name]}" for name in API}
-        plan = seed.Plan(self._auth_url, REGION, PASSWORD, urls, ZONES)
-        asyncio.run(seed.identity(plan))
-        asyncio.run(seed.computes_reported(plan))
+        return seed.Plan(self._auth_url, REGION, PASSWORD, urls, ZONES)
+
+    def _seed_identity(self) -> None:
+        """Create users and the catalogue."""
+        asyncio.run(seed.identity(self._plan))
+
+    def _seed_resources(self) -> None:
+        """Create zones, flavors, an image and an external network."""
+        asyncio.run(seed.computes_reported(self._plan))
         self._nova_manage("cell_v2", "discover_hosts")
-        asyncio.run(seed.resources(plan))
+        asyncio.run(seed.resources(self._plan))
 
 
 def _started(pid: int) -> str:
