@@ -35,12 +35,11 @@ def lab_state() -> Iterator[LabState]:
         return
     lab = services.LabServices(FOLDER)
     try:
-        clouds = lab.up()
+        yield read_state(lab.up())
     except services.LabUnavailable as error:
-        lab.down()
         pytest.skip(f"no OpenStack: {error}; or set {VARIABLE} to a clouds.yaml")
-    yield read_state(clouds)
-    lab.down()
+    finally:
+        lab.down()
 
 
 @pytest_asyncio.fixture

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
-import pytest
 import yaml
 
 from ccm import cloud
@@ -362,15 +360,3 @@ async def open_project(state: LabState) -> AsyncIterator[LabProject]:
         project = LabProject(state, api)
         await project.prepare()
         yield project
-
-
-def clouds_yaml() -> Path:
-    """The clouds.yaml of the running lab; skips without one."""
-    given = os.environ.get(VARIABLE, "")
-    if not given:
-        pytest.skip(f"no OpenStack: set {VARIABLE}, or run `make openstack`")
-    return Path(given)
-
-
-def ids(things: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [one["id"] for one in things]
