@@ -107,14 +107,13 @@ async def identity(plan: Plan) -> None:
 
 
 async def computes_reported(plan: Plan) -> None:
-    """Wait until Nova can order servers of each nova-compute."""
+    """Wait until Nova can order servers of each nova-compute; the scheduler looks for new ones."""
     async with _admin(plan) as admin:
 
         async def reported() -> bool:
-            path = "/v2.1/os-services?binary=nova-compute"
-            services = (await admin.call("nova", "GET", path))["services"]
+            found = (await admin.call("nova", "GET", "/v2.1/os-hypervisors"))["hypervisors"]
             return {f"compute-{zone}" for zone in plan.zones} <= {
-                one["host"] for one in services if one["state"] == "up"
+                one["hypervisor_hostname"] for one in found if one["state"] == "up"
             }
 
         await until(reported, "nova-compute has reported")

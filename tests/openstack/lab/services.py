@@ -539,7 +539,6 @@ class LabServices:
     def _seed_resources(self) -> None:
         """Create zones, flavors, an image and an external network."""
         asyncio.run(seed.computes_reported(self._plan))
-        self._nova_manage("cell_v2", "discover_hosts")
         asyncio.run(seed.resources(self._plan))
 
 
