@@ -80,9 +80,11 @@ class InProcessRobot:
         self._service = service
         self.calls: Counter[str] = Counter()
 
-    async def request(self, method: str, path: str, *, query: object = None) -> bytes:
+    async def request(
+        self, method: str, path: str, *, query: object = None, headers: object = None
+    ) -> bytes:
         await asyncio.sleep(0)
-        assert (method, query) == ("GET", None)
+        assert (method, query, headers) == ("GET", None, None)
         self.calls[path] += 1
         assert path == "/server", "load balancers need the listing only"
         return msgspec.json.encode([{"server": one} for one in self._service.servers.values()])

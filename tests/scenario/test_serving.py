@@ -346,7 +346,7 @@ async def test_explain_verifies_the_daemon_unless_it_is_insecure(
 
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "metrics.txt"
-OURS = ("ccm_", "mcm_", "cloud_", "hcloud_", "machine_")
+OURS = ("ccm_", "mcm_", "cloud_", "cloudprovider_", "hcloud_", "machine_", "openstack_")
 STABLE = ("running_", "workqueue_", "kubernetes_", "registered_", "disabled_", "hidden_")
 
 
