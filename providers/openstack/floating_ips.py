@@ -99,6 +99,10 @@ class FloatingIps:
             )
         if existing is None:
             existing = await self._acquire(request, held)
+        elif existing.is_of_service and is_owner:
+            # An earlier call may have been interrupted before it recorded the floating IP.
+            async with self._context.journal.part("floatingip", held.name) as part:
+                part.created(existing.id)
         return existing.floating_ip_address if existing else held.vip_address
 
     async def release(self, held: octavia.Balancer, *, keep: bool) -> None:

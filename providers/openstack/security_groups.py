@@ -88,9 +88,10 @@ class SecurityGroups:
         Sends three requests, and one or more for each change. Ports without port security are left
         out, because they can have no group.
         """
-        group = await self._find(group_name(service))
-        if group is None:
-            group = await self._create(service)
+        name = group_name(service)
+        async with self._context.journal.part("securitygroup", name) as part:
+            group = await self._find(name) or await self._create(service)
+            part.created(group.id)
         await self._ensure_rules(group, wanted_rules(ports, sources))
         async with self._lock:
             listed, _ = await self._neutron.ports_of("device_id", servers)
@@ -145,10 +146,7 @@ class SecurityGroups:
             "description": f"Security Group for {service.key} Service LoadBalancer in cluster "
             f"{cluster}",
         }
-        async with self._context.journal.part("securitygroup", group_name(service)) as part:
-            group = await self._api.send("POST", PATH, "security_group", order, Group)
-            part.created(group.id)
-        return group
+        return await self._api.send("POST", PATH, "security_group", order, Group)
 
     async def _ensure_rules(self, group: Group, wanted: Collection[Rule]) -> None:
         ingress = [rule for rule in group.security_group_rules if rule.direction == "ingress"]
