@@ -74,6 +74,8 @@ class LabServices:
         names = (*API, "db", "mq", "mq-dist", "epmd")
         self._ports = {name: port + number for number, name in enumerate(names)}
         self._auth_url = f"http://{HOST}:{port}/v3"
+        self._children: list[subprocess.Popen[bytes]] = []
+        """Running processes of this object: Python warns of one that it forgets while it runs."""
 
     @property
     def clouds(self) -> Path:
@@ -119,6 +121,7 @@ class LabServices:
             ends = time.monotonic() + limit_s
             while any(map(_started, pids)) and time.monotonic() < ends:
                 time.sleep(0.2)
+                self._children = [child for child in self._children if child.poll() is None]
         for name in names:
             (self._folder / "pid" / name).unlink()
 
@@ -141,6 +144,7 @@ class LabServices:
                 env={**os.environ, **environ},
                 start_new_session=True,
             )
+        self._children.append(child)
         (self._folder / "pid" / name).write_text(f"{child.pid} {_started(child.pid)}")
 
     def _listens(self, name: str) -> None:
