@@ -169,8 +169,9 @@ def test_an_unlabelled_vm_is_ours_by_the_name_of_a_deleted_machine_only() -> Non
     assert names(found(unlabelled("a"), sightings=early, gone=["a"]).waiting) == ["a"]
     again = found(unlabelled("a"), sightings=seen, gone=["a"], machines=[machine("a", uid="v")])
     assert (again.candidates, again.waiting) == ([], [])
-    labelled = found(vm("a", cluster="theirs"), sightings=seen, gone=["a"])
-    assert (labelled.candidates, labelled.waiting) == ([], [])
+    for labelled in (vm("a", cluster="theirs", uid=""), vm("a", cluster="", uid="v")):
+        kept = found(labelled, sightings=seen, gone=["a"])
+        assert (kept.candidates, kept.waiting) == ([], [])
 
 
 def test_a_live_machine_keeps_its_vm() -> None:
