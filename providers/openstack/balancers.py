@@ -375,10 +375,9 @@ class OpenStackBalancers:
         self, request: Request, held: octavia.Balancer, *, is_owner: bool
     ) -> str:
         service = request.service
-        depends_on = (
-            *(held.id, held.vip_port_id, request.is_internal, request.networks),
-            *(service.spec.load_balancer_ip, request.read(ann.KEEP_FLOATING_IP, False)),
-        )
+        is_kept = request.read(ann.KEEP_FLOATING_IP, False)
+        wanted = (request.is_internal, request.networks, service.spec.load_balancer_ip, is_kept)
+        depends_on = (held.id, held.vip_port_id, wanted)
         known = self._addresses.get(service.uid)
         if known is None or known[0] != depends_on:
             address = await self._ips.ensure(request, held, is_owner=is_owner)

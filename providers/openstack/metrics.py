@@ -49,8 +49,10 @@ REQUESTS = Operations(
 """Requests by resource and action, such as `loadbalancer_create`."""
 
 RECONCILES = Operations(
-    *("cloudprovider_openstack_reconcile", "cloudprovider_openstack_reconcile"),
-    *("operation", "Changes of load balancers and routes"),
+    "cloudprovider_openstack_reconcile",
+    "cloudprovider_openstack_reconcile",
+    "operation",
+    "Changes of load balancers and routes",
 )
 """Calls of the provider, such as `loadbalancer_ensure`."""
 
