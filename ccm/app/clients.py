@@ -1,7 +1,7 @@
 """API clients and event recorders, for the daemon's cluster and for other clusters.
 
-All clients of a cluster share one transport, and each client has its own rate limiter. So a flood
-of events never delays a write of a controller. Requests for the Lease are not rate limited.
+All clients of a cluster share one transport, and each client has its own limiters. So a flood of
+events never delays a write of a controller. Requests for the Lease are not rate limited.
 
 Machine objects may live in one cluster while their nodes join another. `--kubeconfig` selects the
 daemon's cluster, which has the Lease. Every other cluster has a kubeconfig of its own. The daemon
@@ -104,6 +104,8 @@ class ClientFactory:
     Args:
         transport: connection to the API server.
         rate: rate limit of each client: requests per second, and burst; None means no limit.
+        is_default: whether the rate limit is the default, which no longer applies once a response
+            has shown that the server has API Priority and Fairness.
         accounts: transports of the controllers' service accounts; None means that all clients
             use the daemon's own credentials.
     """
@@ -113,11 +115,13 @@ class ClientFactory:
         transport: Transport,
         rate: tuple[float, int] | None,
         *,
+        is_default: bool = False,
         accounts: AccountTransports | None = None,
     ) -> None:
         self._transport = transport
         self._accounts = accounts
         self._rate = rate
+        self._is_default = is_default
 
     def named(self, name: str) -> Client:
         """Return a client with its own rate limiter.
@@ -125,11 +129,11 @@ class ClientFactory:
         With `accounts`, a controller's client uses the service account with the client's name.
         """
         if name in _DAEMON_CLIENTS:
-            return Client(self._transport, name=name, limiter=self._limiter())
+            return Client(self._transport, name=name, limiter=self._limiter(self._transport))
         wire, user = self._transport, name
         if self._accounts is not None:
             wire, user = self._accounts.get(name)
-        return Client(wire, name=user, limiter=self._limiter(), graceful=True)
+        return Client(wire, name=user, limiter=self._limiter(wire), graceful=True)
 
     def lease(self, renew_deadline_s: float) -> Client:
         """Return the client of leader election, without a rate limit.
@@ -148,11 +152,13 @@ class ClientFactory:
         """Return an API client for the provider; implements `ccm.cloud.ClientBuilder`."""
         return ProviderClient(self.named(name))
 
-    def _limiter(self) -> Limiter:
+    def _limiter(self, wire: Transport) -> Limiter:
         if self._rate is None:
             return Unlimited()
         qps, burst = self._rate
-        return TokenBucket(qps=qps, burst=burst)
+        return TokenBucket(
+            qps=qps, burst=burst, lifted=lambda: self._is_default and wire.has_fairness
+        )
 
 
 class ProviderClient:
@@ -379,7 +385,7 @@ async def _connect(
         raise Misconfigured(f"--{name}={error}") from error
     wire = Transport(config, user_agent=user_agent(options.program))
     await stack.enter_async_context(wire)
-    clients = ClientFactory(wire, options.api_rate)
+    clients = ClientFactory(wire, options.api_rate, is_default=options.is_default_api_rate)
     return RemoteCluster(
         roles=roles,
         transport=wire,

@@ -85,7 +85,12 @@ async def run(options: Options, environ: Mapping[str, str], serve: Serve = servi
         other_clusters(options, environ) as others,
     ):
         acting = accounts if options.use_service_account_credentials else None
-        clients = ClientFactory(transport, options.api_rate, accounts=acting)
+        clients = ClientFactory(
+            transport,
+            options.api_rate,
+            is_default=options.is_default_api_rate,
+            accounts=acting,
+        )
         configured = provider.ConfiguredProvider(options, opened, clients)
         kubeconfig = reload.KubeconfigSource(
             options.kubeconfig,

@@ -1,8 +1,8 @@
 """Typed calls to the API server: one `Client` per controller, one `Resource` per kind.
 
-A client has a name (the end of its user agent) and its own rate limiter; all clients share one
-transport. Objects are decoded into the types of `ccm.model`, which lack many fields. So changes are
-written as patches, and only objects of complete kinds may be replaced (PUT).
+A client has a name (the end of its user agent) and its own limiters of rate and concurrency; all
+clients share one transport. Objects are decoded into the types of `ccm.model`, which lack many
+fields. So changes are written as patches, and only objects of complete kinds may be replaced (PUT).
 
 In messages that are written to the API server, such as the message of an Event, secrets are masked
 and long texts are cut (`encode`).
@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from ccm.base import drain, redact
-from ccm.base.throttle import Limiter, Unlimited
+from ccm.base.throttle import ConcurrencyLimiter, Limiter, Unlimited
 from ccm.kube import decode, metrics
 from ccm.kube.decode import Page, WatchEvent
 from ccm.kube.resources import ResourceKind
@@ -60,8 +60,7 @@ class Client:
         graceful: whether a draining process (`ccm.base.drain`) lets writes in flight finish, with
             all attempts: the server might execute a cancelled write when another replica is
             already the leader.
-        urgent: whether calls bypass the concurrency limit and the lease guard; for requests about
-            the Lease.
+        urgent: whether calls bypass the lease guard; for requests about the Lease.
     """
 
     def __init__(
@@ -76,6 +75,7 @@ class Client:
     ) -> None:
         self._transport = transport
         self._limiter: Limiter = limiter if limiter is not None else Unlimited()
+        self._concurrency = ConcurrencyLimiter()
         self._timeout_s = timeout_s
         self._graceful = graceful
         self._urgent = urgent
@@ -116,6 +116,7 @@ class Client:
                 headers=headers,
                 timeout_s=self._timeout_s,
                 limiter=self._limiter,
+                concurrency=self._concurrency,
                 user_agent=self.user_agent,
                 retry=retry,
                 urgent=self._urgent,
@@ -129,6 +130,7 @@ class Client:
             path,
             query=query,
             limiter=self._limiter,
+            concurrency=self._concurrency,
             idle_timeout_s=idle_timeout_s,
             user_agent=self.user_agent,
         )

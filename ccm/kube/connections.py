@@ -17,7 +17,6 @@ import asyncio
 import re
 import socket
 import ssl
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -291,76 +290,3 @@ class SessionPool:
         if pooled.retired and pooled.users == 0 and pooled in self._open:
             self._open.discard(pooled)
             await pooled.connections.close()
-
-
-INITIAL_CONCURRENCY = 8
-"""Maximum number of concurrent requests while responses are fast."""
-
-WIDEN_AFTER_S = 0.1
-"""If requests wait for this many seconds, and fewer than `BUSY_RESPONSES` responses arrive in that
-time, the limit rises by one: slow responses occupy the slots.
-"""
-
-BUSY_RESPONSES = 20
-"""From this many responses in `WIDEN_AFTER_S` (200 per second), the limit does not rise: requests
-wait because they are many, not because responses are slow.
-"""
-
-
-class ConcurrencyLimiter:
-    """Limiter of concurrent requests, in order of arrival; slow responses raise the limit.
-
-    The limit returns to `INITIAL_CONCURRENCY` when no request is in flight.
-    """
-
-    def __init__(self) -> None:
-        self._limit = INITIAL_CONCURRENCY
-        self._in_flight = 0
-        self._recent_responses = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._timer: asyncio.TimerHandle | None = None
-
-    async def __aenter__(self) -> None:
-        if self._in_flight < self._limit:
-            self._in_flight += 1
-            return
-        slot = asyncio.get_running_loop().create_future()
-        self._waiting.append(slot)
-        self._start_timer()
-        try:
-            await slot
-        except asyncio.CancelledError:
-            if slot.done() and not slot.cancelled():
-                self._leave()  # granted and cancelled at the same time: release the slot
-            raise
-
-    async def __aexit__(self, *_: object) -> None:
-        self._leave()
-
-    def _leave(self) -> None:
-        self._in_flight -= 1
-        self._recent_responses += 1
-        self._grant_slots()
-        if not self._in_flight:
-            self._limit = INITIAL_CONCURRENCY
-
-    def _grant_slots(self) -> None:
-        while self._waiting and self._in_flight < self._limit:
-            slot = self._waiting.popleft()
-            if not slot.done():
-                self._in_flight += 1
-                slot.set_result(None)
-
-    def _start_timer(self) -> None:
-        if self._timer is None:
-            self._recent_responses = 0
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(WIDEN_AFTER_S, self._widen)
-
-    def _widen(self) -> None:
-        self._timer = None
-        if self._waiting and self._recent_responses < BUSY_RESPONSES:
-            self._limit += 1
-            self._grant_slots()
-        if self._waiting:
-            self._start_timer()

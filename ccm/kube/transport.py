@@ -1,11 +1,12 @@
 """Transport to the API server: bytes in, bytes out.
 
 A process has one `Transport`, shared by all clients. Each attempt of a request waits for the
-client's rate limiter, gets the current credential, is sent, and is counted. As in client-go, a
-request is repeated after 429 or 5xx with a numeric Retry-After header, and a GET also after its
-connection was cut. A request whose credential was rejected is repeated once if the credential could
-be renewed. There are no redirects, cookies or proxies. In this package, only this module,
-`connections` and `portforward` use aiohttp for I/O.
+client's rate and concurrency limiters, gets the current credential, is sent, and is counted. As in
+client-go, a request is repeated after 429 or 5xx with a numeric Retry-After header, and a GET also
+after its connection was cut. Unlike in client-go, such a 429 pauses all requests of the client, and
+then reduces their concurrency (`ConcurrencyLimiter.back_off`). A request whose credential was
+rejected is repeated once if the credential could be renewed. There are no redirects, cookies or
+proxies. In this package, only this module, `connections` and `portforward` use aiohttp for I/O.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from yarl import URL
 from ccm.base import clock, lease_guard
 from ccm.base.lazy_aiohttp import HttpProcessingError, aiohttp, describe_error
 from ccm.base.log import logger
-from ccm.base.throttle import Limiter, Unlimited
+from ccm.base.throttle import ConcurrencyLimiter, Limiter, Unlimited
 from ccm.kube import errors, metrics
 from ccm.kube.config import ClusterConfig
-from ccm.kube.connections import ConcurrencyLimiter, PooledSession, ServerResponse, SessionPool
+from ccm.kube.connections import PooledSession, ServerResponse, SessionPool
 from ccm.kube.credentials import Credential
 from ccm.kube.errors import FailureKind
 
@@ -45,6 +46,14 @@ time limit; without this one, a server that hangs at the start would not be noti
 
 MAX_LINE = 32 * 1024 * 1024
 """Maximum bytes of a watch line; an object has at most a few MiB, so a longer line is invalid."""
+
+MAX_PAUSE_S = 32.0
+"""Maximum seconds for which a 429 pauses a client: kube-apiserver's maximum of Retry-After. A
+longer one, perhaps of a proxy, delays only its own request."""
+
+_FLOW_SCHEMA = "X-Kubernetes-PF-FlowSchema-UID"
+"""Header of every response by which an API server names the FlowSchema of the request
+(kube-apiserver 1.20)."""
 
 _SLOW_LIMITER_S = 0.05
 """A wait for the rate limiter that takes more than these seconds is logged (client-go)."""
@@ -66,6 +75,7 @@ class _Call:
     body: bytes | None
     timeout_s: float
     limiter: Limiter
+    concurrency: ConcurrencyLimiter
     retry: bool = True
     urgent: bool = False
     streamed: bool = False
@@ -87,6 +97,7 @@ class Transport:
 
     Attributes:
         clock: clock of the server.
+        has_fairness: whether a response has shown that the server has API Priority and Fairness.
     """
 
     def __init__(
@@ -101,7 +112,7 @@ class Transport:
         self.host = server.authority
         self._root = server.raw_path.rstrip("/")
         self._encoding = "identity" if config.disable_compression else "gzip"
-        self._concurrency = ConcurrencyLimiter()
+        self.has_fairness = False
         self._sessions = SessionPool(config)
 
     async def __aenter__(self) -> Self:
@@ -130,6 +141,7 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         timeout_s: float = 30.0,
         limiter: Limiter | None = None,
+        concurrency: ConcurrencyLimiter | None = None,
         user_agent: str | None = None,
         retry: bool = True,
         urgent: bool = False,
@@ -146,11 +158,12 @@ class Transport:
             timeout_s: time limit in seconds of each attempt. client-go has no limit by default; but
                 here a request to a server that hangs would occupy a concurrency slot.
             limiter: rate limiter, awaited before each attempt; None = unlimited.
+            concurrency: concurrency limiter of the client; None = only this request.
             user_agent: user agent of the request; None = that of the process.
             retry: whether to repeat the request by the rules of the module docstring. With False it
-                is repeated only with a renewed credential.
-            urgent: whether the request bypasses the concurrency limit and the lease guard; for
-                requests about the Lease.
+                is repeated only with a renewed credential, and a 429 concerns no other request: it
+                may be a refused eviction.
+            urgent: whether the request bypasses the lease guard; for requests about the Lease.
 
         Raises:
             errors.ApiError: the server answered with an error.
@@ -168,6 +181,7 @@ class Transport:
             body=body,
             timeout_s=timeout_s,
             limiter=limiter or Unlimited(),
+            concurrency=concurrency or ConcurrencyLimiter(),
             retry=retry,
             urgent=urgent,
         )
@@ -180,6 +194,7 @@ class Transport:
         *,
         query: Mapping[str, str] | None = None,
         limiter: Limiter | None = None,
+        concurrency: ConcurrencyLimiter | None = None,
         idle_timeout_s: float,
         user_agent: str | None = None,
     ) -> AsyncIterator[AsyncIterator[bytes]]:
@@ -201,6 +216,7 @@ class Transport:
             body=None,
             timeout_s=WATCH_START_TIMEOUT_S,
             limiter=limiter or Unlimited(),
+            concurrency=concurrency or ConcurrencyLimiter(),
             streamed=True,
             silence_s=idle_timeout_s,
         )
@@ -217,7 +233,7 @@ class Transport:
         if self._reads_only and call.method != "GET":
             raise errors.WriteRefused(f"{call.method} {call.path} is not sent: {_READS_ONLY}")
         # A stream would occupy its slot for its whole duration.
-        slot = _UNLIMITED if call.streamed or call.urgent else self._concurrency
+        slot = _UNLIMITED if call.streamed else call.concurrency
         renewed = False
         attempt = 0
         while True:
@@ -225,17 +241,20 @@ class Transport:
             metrics.limiter_duration(call.method, self.host).observe(waited)
             if waited > _SLOW_LIMITER_S:
                 self._log.debug("waited for the rate limiter", waited_s=round(waited, 3))
-            credential = await self.config.credentials.current()
-            sent_at = clock.monotonic()
             problem: errors.KubeError
             try:
                 async with slot:
+                    await call.concurrency.wait_while_paused()
+                    # Last, because a credential may expire during the waits.
+                    credential = await self.config.credentials.current()
+                    sent_at = clock.monotonic()
                     answer = await self._exchange(call, credential, is_retry=attempt > 0)
             except errors.Unreachable as cut:
                 problem = cut
                 delay = CUT_RETRY_S if call.method == "GET" and cut.kind == "reset" else None
             else:
                 response, body, _ = answer
+                self.has_fairness = self.has_fairness or _FLOW_SCHEMA in response.headers
                 if response.status < 300:
                     return answer
                 problem = errors.from_response(response.status, response.headers, body)
@@ -247,7 +266,11 @@ class Transport:
                 renewed = True
                 attempt += 1
                 continue
-            if delay is None or not call.retry or attempt >= MAX_RETRIES:
+            if delay is None or not call.retry:
+                raise problem
+            if isinstance(problem, errors.TooManyRequests):
+                call.concurrency.back_off(min(delay, MAX_PAUSE_S))
+            if attempt >= MAX_RETRIES:
                 raise problem
             self._log.debug("request failed, retrying", after_s=delay, error=str(problem))
             await asyncio.sleep(delay)

@@ -48,11 +48,6 @@ from ccm.sandbox import (
     realserver,
 )
 
-API_QPS = 10_000
-API_BURST = 20_000
-"""API rate limits of the daemon in a sandbox. With the default limits, 500 nodes would take 50 s.
-"""
-
 NODE_SYNCS = 64
 STATUS_UPDATES = 16
 """Concurrent syncs and status updates of nodes in a sandbox."""
@@ -326,8 +321,6 @@ def daemon_flags(
         "cloud-provider": provider.name,
         "cloud-config": provider.config or "",
         "leader-elect": "true",
-        "kube-api-qps": API_QPS,
-        "kube-api-burst": API_BURST,
         "concurrent-node-syncs": NODE_SYNCS,
         "concurrent-node-status-updates": STATUS_UPDATES,
         "concurrent-service-syncs": SERVICE_SYNCS,

@@ -189,7 +189,6 @@ class Sandbox:
         argv, log_file = ["ccm", *flags], self._folder / "daemon.log"
         async with cluster.open_child(argv, log_file, environment) as daemon:
             self._log = cluster.DaemonLog(log_file)
-            self._screen.say(f"daemon: API rate limit {cluster.API_QPS}/s (default: 20/s)")
             informers = self._informers(stage.client)
             kubelets = kubelet.Kubelets(
                 informers.informer_for(NODES),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import re
@@ -18,6 +19,7 @@ import pytest
 from ccm.app.clients import ProviderClient
 from ccm.kube.client import Client
 from ccm.kube.config import load
+from ccm.kube.errors import NotFound
 from ccm.kube.transport import Transport
 from ccm.persistence import errors, kubesecrets, kubestore
 from ccm.persistence.envelope import WriterIdentity
@@ -88,6 +90,31 @@ def test_another_version_of_the_api_server_passes_the_same_tests(version: str) -
     counted = re.search(r"(\d+) passed", ended.stdout)
     assert counted, ended.stdout
     assert int(counted[1]) >= 100
+
+
+async def shows_fairness(kubeconfig: Path, path: str) -> bool:
+    """Whether the response to a single request shows that the server has Priority and Fairness."""
+    async with Transport(load(str(kubeconfig), "", environ={})) as transport:
+        with contextlib.suppress(NotFound):
+            await Client(transport).raw("GET", path)
+        return transport.has_fairness
+
+
+@pytest.mark.both_servers
+@pytest.mark.parametrize("path", [NODES, f"{NODES}/absent", "/version", "/none"])
+async def test_any_response_shows_priority_and_fairness(
+    api_server: servers.ApiServer, path: str
+) -> None:
+    assert await shows_fairness(api_server.kubeconfig_path, path)
+
+
+@pytest.mark.envtest
+async def test_server_without_priority_and_fairness_shows_none(tmp_path: Path) -> None:
+    off = ["--enable-priority-and-fairness=false"]
+    async with realserver.open_real_apiserver(
+        servers.require_assets(), tmp_path / "server", extra_args=off
+    ) as server:
+        assert not await shows_fairness(server.kubeconfig_path, NODES)
 
 
 SPACE, LEASE = "kube-system", "cloud-controller-manager"

@@ -126,7 +126,9 @@ class CommandFlags:
     )
     kube_api_qps: float = WORK.flag(
         20.0,
-        "Rate limit of each client's requests to the API server.",
+        "Rate limit of each client's requests to the API server. If neither this flag nor "
+        "--kube-api-burst is set, the limit ends once a response shows that the server has API "
+        "Priority and Fairness.",
         unit="requests per second",
         check=lambda value: "" if 0 < value < float("inf") else "must be above 0",
     )

@@ -88,15 +88,16 @@ class GenericFlags:
     )
     kube_api_qps: float = GENERIC.flag(
         20.0,
-        "Rate limit of each client's requests to the API server. 0 means 5; a negative number "
-        "means no limit.",
+        "Rate limit of each client's requests to the API server. If neither this flag nor "
+        "--kube-api-burst is set, the limit ends once a response shows that the server has API "
+        "Priority and Fairness. 0 means 5; a negative number means no limit.",
         unit="requests per second",
         check=_finite,
         path="Generic.ClientConnection.qps",
     )
     kube_api_burst: int = GENERIC.flag(
         30,
-        "Burst of each client's requests to the API server. 0 means 10.",
+        "Burst of each client's requests to the API server, for --kube-api-qps. 0 means 10.",
         unit="requests",
         check=zero_or_more("meaning 10"),
         path="Generic.ClientConnection.burst",

@@ -106,6 +106,11 @@ class Options(ControllerFlags, ElectionFlags, GenericFlags, LogFlags, ServingFla
             aliases=parsed.aliases,
         )
 
+    @property
+    def is_default_api_rate(self) -> bool:
+        """Whether neither part of `api_rate` is set."""
+        return self.explicit.isdisjoint(("kube-api-qps", "kube-api-burst"))
+
     def deprecations(self) -> list[str]:
         """Return a message for each deprecated flag or alias that is set."""
         return [

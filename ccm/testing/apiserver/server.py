@@ -32,6 +32,11 @@ _KEEPALIVE_S = 3630.0
 _HEALTH_PATHS = ("/healthz", "/livez", "/readyz")
 _PUBLIC_PATHS = (*_HEALTH_PATHS, "/version")
 _CONTEXT = "ccm-sandbox"
+_HEADERS = {
+    "Content-Type": api.JSON,
+    "X-Kubernetes-PF-FlowSchema-UID": "11111111-1111-4111-8111-111111111111",
+}
+"""Headers of each response; like kube-apiserver, this server limits no client by a rate."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -138,7 +143,7 @@ async def _body(request: web.BaseRequest) -> bytes:
 async def _send_stream(
     request: web.BaseRequest, stream: AsyncIterator[bytes]
 ) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Type": api.JSON})
+    response = web.StreamResponse(headers=_HEADERS)
     await response.prepare(request)
     with contextlib.suppress(ConnectionError, TimeoutError):
         async for chunk in stream:
@@ -149,7 +154,7 @@ async def _send_stream(
 
 
 def _send(body: bytes, status: int = 200) -> web.Response:
-    return web.Response(body=body, status=status, headers={"Content-Type": api.JSON})
+    return web.Response(body=body, status=status, headers=_HEADERS)
 
 
 def write_kubeconfig(path: Path, *, url: str, token: str, ca_file: Path | None = None) -> None:

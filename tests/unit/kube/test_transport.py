@@ -17,12 +17,12 @@ from ccm.base.credentials import KeyPair
 from ccm.base.lease_guard import LeaseGuard
 from ccm.base.metrics import REGISTRY
 from ccm.base.tasks import spawn
-from ccm.base.throttle import TokenBucket
+from ccm.base.throttle import INITIAL_CONCURRENCY, TokenBucket
 from ccm.kube import credentials, errors, transport
-from ccm.kube.connections import INITIAL_CONCURRENCY, ConcurrencyLimiter
+from ccm.kube.client import Client
 from ccm.kube.credentials import Credential, StaticCredentials, TlsSettings
 from ccm.kube.transport import ServerClock, Transport
-from ccm.testing.clock import VirtualTimeLoop, elapsed_s, settle
+from ccm.testing.clock import VirtualTimeLoop
 from tests.handclock import HandClock
 from tests.shifted import advance
 from tests.unit.kube.proxy import (
@@ -415,29 +415,30 @@ async def test_server_with_an_untrusted_certificate_is_refused(settings: TlsSett
     assert server.seen == []
 
 
-async def test_urgent_request_does_not_wait_for_a_slot() -> None:
+async def test_request_does_not_wait_for_slots_of_another_client() -> None:
     held = asyncio.Event()
     open_now = 0
 
     async def slow(request: web.BaseRequest) -> web.StreamResponse:
         nonlocal open_now
         open_now += 1
-        if request.path != "/lease":
+        if request.path != "/other":
             await held.wait()
         open_now -= 1
         return web.json_response({})
 
     async with serve() as server, connect(server.url) as transport:
         server.will(*[slow] * (BUSY + 1))
-        others = [spawn(transport.do("GET", f"/{n}"), name="other") for n in range(BUSY)]
+        busy = Client(transport, name="busy")
+        waiting = [spawn(busy.raw("GET", f"/{n}"), name="busy") for n in range(BUSY)]
         while open_now < INITIAL_CONCURRENCY:
             await asyncio.sleep(0)
 
-        assert await transport.do("PUT", "/lease", urgent=True) == b"{}"
+        assert await Client(transport, name="other").raw("PUT", "/other") == b"{}"
 
-        assert open_now < BUSY, "the others went in although all slots were taken"
+        assert open_now < BUSY, "requests were sent although all slots were taken"
         held.set()
-        await asyncio.gather(*others)
+        await asyncio.gather(*waiting)
 
 
 async def test_unread_response_is_never_taken_for_the_next_one(server: Server) -> None:
@@ -447,58 +448,6 @@ async def test_unread_response_is_never_taken_for_the_next_one(server: Server) -
         await server.transport.do("PATCH", "/first", timeout_s=0.1)
 
     assert await server.transport.do("PATCH", "/second") == b"of the second"
-
-
-class Traffic:
-    """Requests of a given duration, and their highest concurrency."""
-
-    def __init__(self) -> None:
-        self.limiter = ConcurrencyLimiter()
-        self.now = self.most = 0
-        self.order: list[int] = []
-
-    async def request(self, number: int, seconds: float) -> None:
-        async with self.limiter:
-            self.order.append(number)
-            self.now += 1
-            self.most = max(self.most, self.now)
-            await asyncio.sleep(seconds)
-            self.now -= 1
-
-    async def send(self, count: int, seconds: float) -> None:
-        async with asyncio.TaskGroup() as group:
-            for number in range(count):
-                group.create_task(self.request(number, seconds))
-
-
-@pytest.mark.virtual_time
-async def test_concurrency_limit_grows_while_requests_wait_for_a_slow_server() -> None:
-    traffic = Traffic()
-    await traffic.send(1000, 1.0)
-    assert traffic.most > 10 * INITIAL_CONCURRENCY
-    # With the initial limit it would take 125 s.
-    assert elapsed_s() < 20.0
-    assert traffic.order == list(range(1000))
-
-
-@pytest.mark.virtual_time
-async def test_concurrency_limit_stays_while_the_server_responds_quickly() -> None:
-    traffic = Traffic()
-    await traffic.send(1000, 0.03)
-    assert traffic.most == INITIAL_CONCURRENCY
-
-
-@pytest.mark.virtual_time
-async def test_slot_granted_to_a_cancelled_waiter_is_passed_on() -> None:
-    traffic = Traffic()
-    first = [spawn(traffic.request(n, 0.001), name="first") for n in range(INITIAL_CONCURRENCY)]
-    late = [spawn(traffic.request(100 + n, 0.001), name="late") for n in range(INITIAL_CONCURRENCY)]
-    await settle()
-    for task in first:
-        task.add_done_callback(lambda _: [each.cancel() for each in late])
-    await asyncio.wait({*first, *late})
-    await asyncio.wait_for(traffic.send(INITIAL_CONCURRENCY, 0.001), 0.01)
-    assert traffic.limiter._in_flight == 0
 
 
 DATE, TOLD = "Mon, 23 Nov 2026 10:00:00 GMT", datetime(2026, 11, 23, 10, tzinfo=UTC)

@@ -384,6 +384,10 @@ def test_positional_arguments_are_refused() -> None:
         ("api_rate", "--kube-api-qps=0.5 --kube-api-burst=1", (0.5, 1)),
         ("api_rate", "--kube-api-qps=0 --kube-api-burst=0", (5.0, 10)),
         ("api_rate", "--kube-api-qps=-1", None),
+        # A limit that is set applies always, even if it equals the default.
+        ("is_default_api_rate", "", True),
+        ("is_default_api_rate", "--kube-api-qps=20", False),
+        ("is_default_api_rate", "--kube-api-burst=30", False),
         # Calls to the cloud are unlimited by default.
         ("cloud_rate", "", None),
         ("cloud_rate", "--cloud-api-qps=2.5", (2.5, 3)),
