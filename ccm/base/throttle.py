@@ -307,7 +307,9 @@ class ConcurrencyLimiter:
         self._timer = None
         is_busy = self._recent_responses >= BUSY_RESPONSES_PER_S * interval_s
         highest = self._initial if is_busy else self._highest
-        if self._waiting and self._limit < highest and not (self._is_slow or self.pause_s):
+        # Without any response, hanging requests may occupy all slots.
+        is_slow = self._is_slow and self._recent_responses > 0
+        if self._waiting and self._limit < highest and not (is_slow or self.pause_s):
             self._limit += 1
             self._grant_slots()
         if self._waiting:

@@ -7,6 +7,11 @@ of a proxy and an empty or malformed body are ordinary errors. The client does n
 the daemon schedules retries; only aiohttp repeats an idempotent request once if a reused connection
 breaks.
 
+The number of concurrent requests adapts to the cloud (`ConcurrencyLimiter`), separately for reads
+(GET) and for changes. A response whose status maps to `RetryAfter` pauses all reads, or all
+changes, for its `Retry-After`. A request that would wait longer than `MAX_PAUSE_S` is not sent; it
+raises `RetryAfter` with the rest of the pause.
+
 Importing `ccm.cloud` loads no HTTP library, so import this module explicitly.
 """
 
@@ -18,7 +23,7 @@ import math
 import ssl
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from types import MappingProxyType
 from typing import NamedTuple, Protocol, TypeVar
@@ -32,13 +37,25 @@ from ccm.base.backoff import RETRY_AFTER_LIMIT_S
 from ccm.base.clock import monotonic, now
 from ccm.base.decoding import DECODE_ERRORS
 from ccm.base.lazy_aiohttp import aiohttp, describe_error
+from ccm.base.throttle import ConcurrencyLimiter
 from ccm.cloud import errors
+from ccm.cloud.blocking import OPERATION
 from ccm.cloud.settings import ConfigError
 
 T = TypeVar("T")
 
 RETRY_AFTER_S = 1.0
 """Delay in seconds if a response has no `Retry-After` header or an invalid one."""
+
+MAX_PAUSE_S = 5.0
+"""Maximum seconds that a request waits in a pause; in a longer one it would occupy a worker, and
+use up the deadline of its call."""
+
+_INITIAL_CONCURRENCY = 32
+"""Initial number of concurrent reads, and of concurrent changes."""
+
+_LOWEST_CONCURRENCY = 8
+"""Minimum to which longer durations reduce the concurrency; `RetryAfter` reduces it further."""
 
 STATUSES: Mapping[int, type[errors.CloudError]] = MappingProxyType(
     {
@@ -233,6 +250,8 @@ class RestClient:
     authorizer: Authorizer | None
     answer_limit: int
     auth_header: str = "Authorization"
+    reads: ConcurrencyLimiter = field(default_factory=ConcurrencyLimiter)
+    changes: ConcurrencyLimiter = field(default_factory=ConcurrencyLimiter)
 
     async def get(
         self,
@@ -355,17 +374,28 @@ class RestClient:
         """Send a request and return the response with its body, whatever the status."""
         if self.quota is not None:
             await self.quota.acquire()
+        concurrency = self.reads if method == "GET" else self.changes
         try:
-            lease_guard.check_current_guard()
-            async with self.session.request(
-                method,
-                self.url + path,
-                params=query,
-                data=data,
-                headers=headers,
-                allow_redirects=False,
-            ) as response:
-                body = await self._read(what, response)
+            async with concurrency:
+                if (pause_s := concurrency.pause_s) > MAX_PAUSE_S:
+                    text = f"{what}: not sent, because the cloud refuses requests for a while"
+                    raise errors.RetryAfter(text, seconds=pause_s)
+                await concurrency.wait_while_paused()
+                lease_guard.check_current_guard()
+                sent_at = monotonic()
+                async with self.session.request(
+                    method,
+                    self.url + path,
+                    params=query,
+                    data=data,
+                    headers=headers,
+                    allow_redirects=False,
+                ) as response:
+                    body = await self._read(what, response)
+                if response.status < 300:  # errors may be quick although the cloud is slow
+                    concurrency.observe(f"{OPERATION.get()} {method}", monotonic() - sent_at)
+                if self.statuses.get(response.status) is errors.RetryAfter:
+                    concurrency.back_off(_retry_after_s(response.headers.get("Retry-After", "")))
         except TimeoutError as error:
             raise errors.DeadlineExceeded(f"{what}: request timed out") from error
         except aiohttp.ClientError as error:
@@ -455,7 +485,7 @@ async def open_client(  # noqa: PLR0913 - settings by name, most with a default
         timeout_s: limit of one request in seconds, from connecting to the last byte; keep it below
             the deadlines of the provider's calls.
         connect_timeout_s: limit for obtaining a connection, in seconds.
-        connections: maximum number of connections.
+        connections: maximum number of connections, at least 2; half of them for reads.
         quota: rate limiter of the requests; None = no limit.
         statuses: HTTP status -> error class, for a response whose error code is not in `codes`.
         success: method -> its success status or statuses. Any other status is an error, even 200.
@@ -482,6 +512,14 @@ async def open_client(  # noqa: PLR0913 - settings by name, most with a default
     except ValueError as error:
         raise ConfigError(f"the authorization for {redact.mask_text(url)} {error}") from None
     timeout = aiohttp.ClientTimeout(total=timeout_s, connect=connect_timeout_s)
+    # More requests would wait for a connection, and fail after `connect_timeout_s`.
+    highest = max(1, connections // 2)
+    reads, changes = (
+        ConcurrencyLimiter(
+            min(_INITIAL_CONCURRENCY, highest), lowest=_LOWEST_CONCURRENCY, highest=highest
+        )
+        for _ in range(2)
+    )
     async with aiohttp.ClientSession(
         timeout=timeout,
         proxy=proxy or None,
@@ -502,6 +540,8 @@ async def open_client(  # noqa: PLR0913 - settings by name, most with a default
                 authorizer=None if isinstance(authorization, str) else authorization,
                 answer_limit=answer_limit,
                 auth_header=auth_header,
+                reads=reads,
+                changes=changes,
             )
 
 

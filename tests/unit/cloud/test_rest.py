@@ -19,9 +19,11 @@ from aiohttp import connector
 from ccm.base import clock, lazy_aiohttp, redact, tasks
 from ccm.base.backoff import RETRY_AFTER_LIMIT_S
 from ccm.base.lease_guard import LeaseGuard
+from ccm.base.throttle import ConcurrencyLimiter
 from ccm.cloud import ConfigError, errors, rest
 from ccm.cloud.rest import QuotaLimiter, Refusal, RestClient
 from tests import forwardproxy, pki
+from tests.handclock import HandClock
 from tests.unit.kube import proxy
 
 CODES: dict[str, type[errors.CloudError]] = {
@@ -435,6 +437,158 @@ async def test_quota_limiter_sees_the_headers_of_every_response(server: proxy.Se
             await client.request("GET", "/items")
 
     assert quota.heard == [(200, "7"), (429, "0")]
+
+
+async def ask(client: RestClient, method: str) -> bool:
+    """Whether the cloud accepts a request."""
+    try:
+        await client.request(method, "/items")
+    except errors.RetryAfter:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(("refused", "other"), [("GET", "PUT"), ("PUT", "GET")])
+async def test_refusal_pauses_reads_or_changes_but_not_both(
+    hand: HandClock, server: proxy.Server, client: RestClient, refused: str, other: str
+) -> None:
+    server.will(proxy.says({}, status=429, Retry_After="3"))
+
+    assert [await ask(client, method) for method in (refused, other)] == [False, True]
+    assert hand.naps == []
+    assert await ask(client, refused)
+    assert hand.naps == [3.0]
+
+
+async def test_request_is_not_sent_in_a_long_pause(
+    hand: HandClock, server: proxy.Server, client: RestClient
+) -> None:
+    """It raises `RetryAfter` with the rest of the pause, so that its worker serves others."""
+    server.will(proxy.says({}, status=429, Retry_After="60"))
+    assert not await ask(client, "GET")
+    hand.advance(20.0)
+
+    with pytest.raises(errors.RetryAfter, match="not sent") as caught:
+        await client.request("GET", "/items")
+
+    assert (caught.value.seconds, len(server.seen)) == (40.0, 1)
+    hand.advance(40.0)
+    assert await ask(client, "GET")
+
+
+async def test_refusal_for_another_reason_pauses_nothing(
+    hand: HandClock, server: proxy.Server, client: RestClient
+) -> None:
+    """A busy object is no reason to delay requests about other objects."""
+    server.will(proxy.says(["busy", "locked"], status=423, Retry_After="60"))
+
+    assert [await ask(client, "GET") for _ in range(2)] == [False, True]
+    assert hand.naps == []
+
+
+class Cloud:
+    """A cloud in virtual time, whose requests take longer when there are more than `room`."""
+
+    def __init__(self, seconds: float, room: int) -> None:
+        self.limiter = ConcurrencyLimiter(32, lowest=8, highest=50)
+        self.seconds, self.room = seconds, room
+        self.in_flight = self.most = self.served = 0
+
+    async def request(self) -> None:
+        async with self.limiter:
+            self.in_flight += 1
+            self.most = max(self.most, self.in_flight)
+            seconds = self.seconds * max(1.0, self.in_flight / self.room)
+            await asyncio.sleep(seconds)
+            self.in_flight -= 1
+            self.served += 1
+            self.limiter.observe("GET", seconds)
+
+    async def ask(self) -> None:
+        while clock.monotonic() < self.end:
+            await self.request()
+
+    async def run(self, *, callers: int, seconds: float) -> None:
+        self.most, self.end = 0, clock.monotonic() + seconds
+        async with asyncio.TaskGroup() as group:
+            for _ in range(callers):
+                group.create_task(self.ask())
+
+
+@pytest.mark.virtual_time
+async def test_concurrency_rises_while_the_cloud_stays_quick() -> None:
+    cloud = Cloud(0.5, room=1000)
+    await cloud.run(callers=100, seconds=60)
+    assert cloud.most == 50, "the maximum"
+
+
+@pytest.mark.virtual_time
+async def test_concurrency_falls_when_requests_take_longer() -> None:
+    cloud = Cloud(0.5, room=1000)
+    await cloud.run(callers=8, seconds=10)
+    cloud.room = 12
+
+    # The first requests are sent before their durations are known.
+    asyncio.get_running_loop().call_later(60, setattr, cloud, "most", 0)
+    await cloud.run(callers=100, seconds=600)
+
+    # From twice the usual duration on the limit falls, but not so far that the cloud would be idle.
+    assert 2 * cloud.room <= cloud.most < 2 * cloud.room + 4
+    assert cloud.served > 0.99 * 600 * cloud.room / cloud.seconds
+
+
+@pytest.mark.virtual_time
+async def test_concurrency_recovers_although_the_cloud_stays_slower() -> None:
+    """Few requests take as long as many, so the cloud is not slow because they are many."""
+    cloud = Cloud(0.1, room=1000)
+    await cloud.run(callers=8, seconds=10)
+    cloud.seconds = 0.5
+    asyncio.get_running_loop().call_later(60, setattr, cloud, "most", 0)
+
+    await cloud.run(callers=100, seconds=120)
+
+    assert cloud.most == 50
+
+
+@pytest.mark.virtual_time
+async def test_one_slow_response_does_not_reduce_concurrency() -> None:
+    cloud = Cloud(0.5, room=1000)
+    loop = asyncio.get_running_loop()
+    loop.call_later(20, cloud.limiter.observe, "GET", 300.0)
+    loop.call_later(22, setattr, cloud, "most", 0)
+    await cloud.run(callers=100, seconds=30)
+    assert cloud.most == 50
+
+
+@pytest.mark.virtual_time
+async def test_hanging_requests_do_not_occupy_all_slots_of_a_slow_cloud() -> None:
+    limiter = ConcurrencyLimiter(8, lowest=8, highest=50)
+
+    async def request(seconds: float) -> None:
+        async with limiter:
+            await asyncio.sleep(seconds)
+            limiter.observe("GET", seconds)
+
+    await request(0.5)
+    async with asyncio.TaskGroup() as group:
+        for _ in range(40):
+            group.create_task(request(5.0))
+    assert limiter._is_slow
+    hanging = [tasks.spawn(request(3600.0), name="hanging") for _ in range(20)]
+    await asyncio.sleep(0)
+
+    async with asyncio.timeout(20):
+        await request(0.5)
+    await tasks.cancel_and_join(*hanging)
+
+
+@pytest.mark.virtual_time
+async def test_durations_of_different_requests_are_not_compared() -> None:
+    limiter = ConcurrencyLimiter(32, lowest=8)
+    for kind, seconds in [("GET", 0.01), ("POST", 2.0)] * 50:
+        limiter.observe(kind, seconds)
+        await asyncio.sleep(1)
+    assert limiter._limit == 32
 
 
 async def test_redirect_is_not_followed(server: proxy.Server, client: RestClient) -> None:
