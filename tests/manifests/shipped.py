@@ -21,6 +21,7 @@ CHART = MANIFESTS / "chart"
 SEPARATE_ACCOUNTS = MANIFESTS / "components" / "service-account-credentials"
 MACHINES = MANIFESTS / "components" / "machines"
 TOKENS = MANIFESTS / "components" / "bootstrap-tokens"
+FLOW_CONTROL = MANIFESTS / "components" / "flow-control"
 KUBERMATIC = MANIFESTS / "components" / "kubermatic"
 KUBERMATIC_WEBHOOK = MANIFESTS / "components" / "kubermatic-webhook"
 TOKENS_POLICY = TOKENS / "policy" / "policy.yaml"
@@ -197,16 +198,20 @@ def overlay(home: Path, *, components: Sequence[Path] = (), base: Path = MANIFES
     return folder
 
 
-def rendered(home: Path, values: Mapping[str, Any] | None = None) -> str:
+def rendered(
+    home: Path, values: Mapping[str, Any] | None = None, *, namespace: str = NAMESPACE
+) -> str:
     """Render the chart with helm, with an image, a provider and these values."""
-    status, output = helm_template(home, values)
+    status, output = helm_template(home, values, namespace=namespace)
     assert status == 0, output
     return output
 
 
-def helm_template(home: Path, values: Mapping[str, Any] | None = None) -> tuple[int, str]:
+def helm_template(
+    home: Path, values: Mapping[str, Any] | None = None, *, namespace: str = NAMESPACE
+) -> tuple[int, str]:
     """The exit status of `helm template` too."""
-    words = ("template", "release", CHART, "--namespace", NAMESPACE)
+    words = ("template", "release", CHART, "--namespace", namespace)
     return run("helm", *words, *value_files(home, values or {}), home=home)
 
 
@@ -268,6 +273,7 @@ EVERYTHING: Values = {
         "name": "blue",
         "leaseNamespace": "kube-node-lease",
     },
+    "flowControl": {"enabled": True, "nominalConcurrencyShares": 10},
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
     "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
     "dashboard": {"enabled": True},

@@ -80,6 +80,37 @@ def test_the_chart_with_a_network_policy_matches_the_component(tmp_path: Path) -
     assert shipped.only(named, "NetworkPolicy")["spec"]["ingress"] == [{"from": allowed}]
 
 
+def test_the_chart_with_flow_control_matches_the_component(tmp_path: Path) -> None:
+    overlay = shipped.overlay(tmp_path, components=[shipped.FLOW_CONTROL])
+    values: Values = {"flowControl": {"enabled": True}}
+    chart = render(tmp_path, values)
+
+    assert by_name(chart) == by_name(shipped.parsed(shipped.kustomized(tmp_path, overlay)))
+    commands = ("machineController", "machineControllerManager")
+    machines = render(tmp_path, {**values, **{key: {"enabled": True} for key in commands}})
+    accounts = {
+        (one["metadata"]["namespace"], one["metadata"]["name"])
+        for one in machines
+        if one["kind"] == "ServiceAccount"
+    }
+    assert len(accounts) == 3
+    (rule,) = shipped.only(machines, "FlowSchema")["spec"]["rules"]
+    named = [subject["serviceAccount"] for subject in rule["subjects"]]
+    assert {(one["namespace"], one["name"]) for one in named} == accounts
+
+
+def test_lease_requests_in_any_namespace_have_the_level_of_leader_elections(tmp_path: Path) -> None:
+    values: Values = {"flowControl": {"enabled": True}}
+    text = shipped.rendered(tmp_path, values, namespace="clouds")
+
+    name = "cloud-controller-manager-leases"
+    (schema,) = [one for one in shipped.parsed(text) if one["metadata"]["name"] == name]
+    assert schema["spec"]["priorityLevelConfiguration"] == {"name": "leader-election"}
+    (rule,) = schema["spec"]["rules"]
+    account = {"name": shipped.NAME, "namespace": "clouds"}
+    assert [one["serviceAccount"] for one in rule["subjects"]] == [account]
+
+
 @pytest.mark.row("kubermatic-chart-01")
 def test_the_chart_with_kubermatic_matches_the_component(tmp_path: Path) -> None:
     """It also has the CRDs, and may create the Lease in another namespace."""
@@ -310,6 +341,7 @@ REFUSED: Mapping[str, tuple[Values, str]] = {
         "extraArgs.kubermatic-namespace: the chart sets this flag; use its value",
     ),
     "a namespace that is none": ({"kubermatic": {"namespace": "A"}}, "/kubermatic/namespace"),
+    "no share": ({"flowControl": {"nominalConcurrencyShares": 0}}, "/nominalConcurrencyShares"),
     "an interval that is none": ({"serviceMonitor": {"interval": "often"}}, "/interval"),
 }
 

@@ -20,7 +20,7 @@ from tests.manifests import shipped
 from tests.manifests.shipped import CHART, MANIFESTS, VARIANTS
 from tests.readme import readme
 from tests.servers import require_assets
-from tests.waiting import DEADLINE_S
+from tests.waiting import DEADLINE_S, eventually_blocking
 
 OURS = [f"{one.kind.plural}.{one.kind.group}" for one in crds.DEFINITIONS]
 MACHINE = {
@@ -148,6 +148,36 @@ def kubectl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
         yield kubectl
     finally:
         asyncio.run(server.stop())
+
+
+@pytest.mark.envtest
+def test_requests_of_the_daemon_get_its_own_priority_level(kubectl: Kubectl) -> None:
+    """Requests for the Lease keep the level of leader elections; others' requests keep theirs."""
+    objects = [str(shipped.FLOW_CONTROL / "flowcontrol.yaml")]
+    kubectl("apply", *DRY[2:], "-f", *objects)
+    nodes, lease = "/api/v1/nodes", "/apis/coordination.k8s.io/v1/namespaces/a/leases/b"
+
+    def uid(kind: str, name: str) -> str:
+        return kubectl("get", kind, name, "-o", "jsonpath={.metadata.uid}")
+
+    def headers(path: str, user: str) -> str:
+        # The user may read nothing: a refusal has the headers, too.
+        return kubectl.run("get", "--raw", path, "--as", user, "-v=8")[1]
+
+    level = uid("prioritylevelconfigurations", shipped.NAME)
+    own = uid("flowschemas", shipped.NAME)
+    try:
+        eventually_blocking(  # the server adopts FlowSchemas by a watch
+            lambda: own in headers(nodes, shipped.USER), lambda: headers(nodes, shipped.USER)
+        )
+        assert level in headers(nodes, shipped.USER)
+        leases = headers(lease, shipped.USER)
+        assert uid("prioritylevelconfigurations", "leader-election") in leases
+        other = headers(nodes, "system:serviceaccount:kube-system:other")
+        assert uid("flowschemas", "kube-system-service-accounts") in other
+        assert own not in other
+    finally:
+        kubectl("delete", "-f", *objects)
 
 
 def accepted(output: str) -> int:

@@ -23,6 +23,19 @@ app.kubernetes.io/instance: {{ . }}
 {{- end -}}
 {{- end -}}
 
+{{/* Accounts of the daemon and of the machine commands, in a FlowSchema. */}}
+{{- define "kube-ccm.flowSubjects" -}}
+{{- $names := list .Values.name -}}
+{{- if .Values.machineController.enabled }}{{ $names = append $names "machine-controller" }}{{ end -}}
+{{- if .Values.machineControllerManager.enabled }}{{ $names = append $names "machine-controller-manager" }}{{ end -}}
+{{- range $names }}
+- kind: ServiceAccount
+  serviceAccount:
+    name: {{ . }}
+    namespace: {{ $.Release.Namespace }}
+{{- end -}}
+{{- end -}}
+
 {{- define "kube-ccm.image" -}}
 {{- with .Values.image -}}
 {{- if .digest -}}
