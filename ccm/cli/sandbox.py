@@ -33,7 +33,7 @@ Runs a small simulated cluster on loopback:
   1. an API server: real kube-apiserver and etcd if the folder KUBEBUILDER_ASSETS has
      them, else the built-in one (kubectl works with both)
   2. a simulated cloud with one instance for each node
-  3. the daemon, with its default API rate limits
+  3. the daemon
   4. simulated kubelets: each registers its node, tainted as uninitialized
 
 The daemon finds the instance of each node, sets the node's provider ID, labels and

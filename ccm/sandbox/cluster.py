@@ -48,13 +48,6 @@ from ccm.sandbox import (
     realserver,
 )
 
-NODE_SYNCS = 64
-STATUS_UPDATES = 16
-"""Concurrent syncs and status updates of nodes in a sandbox."""
-
-SERVICE_SYNCS = 16
-"""Concurrent syncs of Services in a sandbox."""
-
 START_DEADLINE_S = 60.0
 """Time limit for a process to become ready, in seconds."""
 
@@ -321,9 +314,6 @@ def daemon_flags(
         "cloud-provider": provider.name,
         "cloud-config": provider.config or "",
         "leader-elect": "true",
-        "concurrent-node-syncs": NODE_SYNCS,
-        "concurrent-node-status-updates": STATUS_UPDATES,
-        "concurrent-service-syncs": SERVICE_SYNCS,
         "configure-cloud-routes": str(routes).lower(),
         "cluster-cidr": kubelet.POD_RANGE if routes else "",
         "secure-port": port,

@@ -278,7 +278,7 @@ def test_worker_count_flags_are_validated(argv: str, fault: str) -> None:
     [
         row("options-node-08", "--concurrent-node-syncs=5", 5),
         row("options-node-08", "--concurrent-node-syncs=1 --concurrent-node-status-updates=2", 2),
-        row("options-node-08", "", 1),
+        row("options-node-08", "", 32),
     ],
 )
 def test_address_pass_workers_default_to_concurrent_node_syncs(argv: str, workers: int) -> None:
@@ -293,6 +293,6 @@ def test_default_periods_and_rates() -> None:
 
     assert parsed.node_status_update_frequency.total_seconds() == 300
     assert parsed.node_monitor_period.total_seconds() == 5
-    assert parsed.concurrent_node_syncs == 1
+    assert parsed.concurrent_node_syncs == 32
     assert parsed.concurrent_node_lifecycle_syncs == 16
     assert parsed.api_rate == (20, 30)

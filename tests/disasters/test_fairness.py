@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from ccm.app import health
 from ccm.app.health import DaemonState
+from ccm.app.options import FLAGS
 from ccm.base import clock, metrics
 from ccm.cloud import Status, default_load_balancer_name, errors
 from ccm.cloud.blocking import MAX_THREADS, blocking
@@ -105,6 +106,18 @@ async def test_hanging_services_do_not_delay_node_changes_of_the_others() -> Non
         balancers.hanging = ()
         await world.pass_time(1800)
         assert behind(balancers, "n12") == set()
+
+
+@virtual_time
+async def test_a_slow_load_balancer_does_not_delay_other_services_by_default() -> None:
+    """A call that ends before an overflow worker starts delays no other Service either."""
+    workers = FLAGS["concurrent-service-syncs"].default
+    async with serving(*"abcde", workers=workers) as (world, balancers):
+        balancers.hanging, balancers.hang_s = "a", 25.0
+        world.node("n1")
+        await world.pass_time(5)
+
+        assert behind(balancers, "n1") == {"a"}
 
 
 @virtual_time

@@ -27,9 +27,12 @@ _SECTION = FlagSection(NAME)
 class NodeFlags(NodeSelectorFlags):
     """Flags of the cloud node controller."""
 
+    # Deviation: see the flag's text.
     concurrent_node_syncs: int = _SECTION.flag(
-        1,
-        "Nodes that are initialised concurrently.",
+        32,
+        "Nodes that are initialised concurrently. The Go implementation's default is 1; here one "
+        "slow response must not delay the other nodes, and requests to the API server and the "
+        "cloud have limits of their own.",
         unit="nodes",
         check=at_least_one,
         path="NodeController.ConcurrentNodeSyncs",

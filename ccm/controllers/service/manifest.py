@@ -25,9 +25,11 @@ _BALANCERS = FlagSection("load balancers", ours=True)
 class ServiceFlags(MassDeletionFlags):
     """Flags of the service controller."""
 
+    # Deviation: see the flag's text.
     concurrent_service_syncs: int = _SECTION.flag(
-        1,
-        "Services that are reconciled concurrently.",
+        16,
+        "Services that are reconciled concurrently. The Go implementation's default is 1; here a "
+        "load balancer that takes long must not delay the other Services.",
         unit="services",
         check=at_least_one,
         path="ServiceController.ConcurrentServiceSyncs",

@@ -376,7 +376,7 @@ def test_positional_arguments_are_refused() -> None:
     ("setting", "words", "value"),
     [
         # By default there are as many status workers as sync workers.
-        ("node_status_workers", "", 1),
+        ("node_status_workers", "", 32),
         ("node_status_workers", "--concurrent-node-syncs=5", 5),
         ("node_status_workers", "--concurrent-node-status-updates=2", 2),
         # Zero means client-go's defaults; a negative rate means no limit.
