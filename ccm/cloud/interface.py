@@ -244,9 +244,10 @@ class Inventory(Protocol):
     async def list_instances(self) -> InstanceListing:
         """Return every instance with power state and metadata, and the number of cloud requests.
 
-        Called at most once per `--inventory-max-age`, but earlier if nodes without provider ID
-        appeared after the start of the last listing. Never called concurrently. On an error the
-        daemon falls back to single calls.
+        Called at most once per `--inventory-max-age`, but earlier for new nodes that the last
+        listing lacks. The next call follows after a third of a second for each request of the last
+        one, at least 1 s and at most 30 s. Never called concurrently. On an error the daemon falls
+        back to single calls.
         """
 
 

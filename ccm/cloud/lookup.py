@@ -12,6 +12,15 @@ took requests.
 The data of a listing may be as old as its start, so the age of a listing counts from its start. A
 node without provider ID is looked up by its name, which another machine may have had before. So the
 lookup needs a listing that started after the node was first seen.
+
+Initialisation would take a listing for every few new nodes, so the requests would grow with the
+square of the cluster. Therefore an older listing initialises a new node whose instance it holds:
+for `RECENT_S`, in which no instance can be created, boot and register its node, or for
+`UNCHANGED_S` if an earlier listing held the same data, so that the instance was complete. The
+record may still be of a former instance of the same name. So the lookup needs a new listing if a
+Node of that name was deleted, or if the kubelet reports an IP that the record lacks. The rate of
+listings, and of single calls for new nodes, does not depend on the number of nodes
+(`REQUESTS_PER_S`, `SINGLE_PER_S`).
 """
 
 from __future__ import annotations
@@ -25,6 +34,7 @@ from typing import TypeVar
 from ccm.base import log, metrics
 from ccm.base.clock import monotonic
 from ccm.base.tasks import cancel_and_join, spawn
+from ccm.base.throttle import Bucket
 from ccm.cloud.errors import CloudError, FailedPrecondition, NotFound, Unimplemented
 from ccm.cloud.helpers import format_provider_id, is_foreign
 from ccm.cloud.interface import Cloud, Instances, InstanceStates, InstancesV2, Zones
@@ -37,7 +47,7 @@ from ccm.cloud.types import (
     Power,
     Zone,
 )
-from ccm.model import Node, NodeAddress
+from ccm.model import Node, NodeAddress, names
 from ccm.model.node import is_uninitialized
 from ccm.model.selectors import Requirement, parse_labels
 
@@ -109,6 +119,33 @@ LISTING_INTERVAL_S = 1.0
 """Minimum seconds between the starts of two listings, because a listing reads all instances. Nodes
 that appear in this time share the next listing."""
 
+REQUESTS_PER_S = 3.0
+"""Average of the requests per second that listings take at most: the next listing after one of 30
+pages starts 10 s later."""
+
+LONGEST_INTERVAL_S = 30.0
+"""Limit of the seconds between two listings of many pages, because lookups wait for the second."""
+
+SINGLE_PER_S = 0.5
+SINGLE_BURST = 30
+"""Average per second, and burst, of single calls for new nodes while a listing could serve them. A
+few nodes take fewer requests than a listing; with more nodes, the listing serves the next ones."""
+
+RECENT_S = 10.0
+"""Age in seconds up to which a listing initialises nodes that were first seen after its start. An
+instance that registers its node in this time had its addresses when the listing started."""
+
+UNCHANGED_S = 60.0
+"""The same for an instance that a listing at least `RECENT_S` earlier held with the same data."""
+
+FORMER_NAME_S = 3600.0
+"""Seconds after the deletion of a Node in which its name may mean its former instance."""
+
+_CHUNK = 500
+"""Instances indexed before other tasks run: a few milliseconds of work."""
+
+_IP_TYPES = (names.ADDRESS_INTERNAL_IP, names.ADDRESS_EXTERNAL_IP)
+
 LISTING_PAUSE_S = 60.0
 """Seconds without bulk listing after a listing that failed or saved no requests."""
 
@@ -151,6 +188,8 @@ class SharedInventory:
         self._is_outdated = False
         self._started_at = -math.inf
         self._without_id_since: dict[str, float] = {}
+        self._former_names: dict[str, float] = {}
+        self._single_calls = Bucket(qps=SINGLE_PER_S, burst=SINGLE_BURST)
 
     def on_node_event(self, old: Node | None, new: Node | None) -> None:
         """Handle a node event: record when a node without provider ID was first seen.
@@ -161,22 +200,27 @@ class SharedInventory:
         """
         if old is not None and (new is None or new.uid != old.uid):
             self._without_id_since.pop(old.uid, None)
+            self._record_former_name(old.name)
         if new is not None and new.provider_id:
             self._without_id_since.pop(new.uid, None)
         elif new is not None:
             self._without_id_since.setdefault(new.uid, monotonic())
 
-    async def find(self, node: Node, *, single_requests: int) -> InstanceRecord | None:
+    async def find(
+        self, node: Node, *, single_requests: int, initial: bool = False
+    ) -> InstanceRecord | None:
         """Return a node's instance from a listing; None = a single call is needed.
 
         Args:
             node: the node, looked up by its provider ID, or by its name if it has none.
             single_requests: number of requests to the cloud if all waiting lookups, including
                 this one, were made by single calls.
+            initial: whether the lookup initialises the node, so that an older listing may serve.
         """
         since = -math.inf if node.provider_id else self._without_id_since.get(node.uid, math.inf)
-        index = await self._valid_index(since, single_requests)
-        record = index.find(node) if index is not None else None
+        record = self._initial_record(node, since) if initial else None
+        if record is None:
+            record = await self._find_in_new(node, since, single_requests, initial)
         _LOOKUPS.labels("listing" if record is not None else "single").inc()
         return record
 
@@ -195,39 +239,90 @@ class SharedInventory:
         """Return whether a listing started at `began` is valid for a node first seen at `since`."""
         return began >= since and monotonic() < began + self._max_age_s
 
-    async def _valid_index(self, since: float, single_requests: int) -> _Index | None:
+    def _record_former_name(self, name: str) -> None:
+        now = monotonic()
+        self._former_names.pop(name, None)
+        self._former_names[name] = now
+        # The oldest name comes first.
+        while now - self._former_names[oldest := next(iter(self._former_names))] >= FORMER_NAME_S:
+            del self._former_names[oldest]
+
+    def _initial_record(self, node: Node, since: float) -> InstanceRecord | None:
+        """Return the record that may initialise the node; None = the lookup needs a new listing."""
+        index = self._index
+        entry = index.entry(node) if index is not None and self._max_age_s > 0 else None
+        if index is None or entry is None or since == math.inf:
+            return None
+        record, unchanged_since = entry
+        is_unchanged = index.started_at - unchanged_since >= RECENT_S
+        if monotonic() >= index.started_at + (UNCHANGED_S if is_unchanged else RECENT_S):
+            return None
+        if index.started_at < since and (
+            node.name in self._former_names or not _has_ips(record, node)
+        ):
+            return None
+        index.hits += 1
+        return record
+
+    async def _find_in_new(
+        self, node: Node, since: float, single_requests: int, initial: bool
+    ) -> InstanceRecord | None:
         if self._index is not None and self._is_fresh(self._index.started_at, since):
-            return self._index
+            return self._index.find(node)
         if since == math.inf:
             return None
         try:
             async with asyncio.timeout(LISTING_WAIT_S):
-                return await self._await_listing(since, single_requests)
+                return await self._await_listing(node, since, single_requests, initial)
         except TimeoutError:
             return None
 
-    async def _await_listing(self, since: float, single_requests: int) -> _Index | None:
+    async def _await_listing(
+        self, node: Node, since: float, single_requests: int, initial: bool
+    ) -> InstanceRecord | None:
         while not self._is_outdated:
             serves = self._listing_task is not None and self._is_fresh(self._started_at, since)
-            # If the listing in flight cannot serve this lookup, wait for the next listing. But if
-            # the listing in flight is slow, a single call is faster.
-            is_slow = (
-                self._listing_task is not None
-                and monotonic() >= self._started_at + LISTING_INTERVAL_S
+            may_serve = (
+                initial
+                and self._listing_task is not None
+                and monotonic() < self._started_at + RECENT_S
             )
-            if not serves and (is_slow or not self._saves_requests(single_requests)):
+            if not (serves or may_serve) and self._may_call(single_requests, initial):
                 return None
             if self._listing_task is None:
-                # The listing starts after a delay (`LISTING_INTERVAL_S`); until then all lookups
-                # can share it.
+                # The listing starts after a delay (`_interval_s`); until then all lookups can
+                # share it.
                 self._started_at = math.inf
                 self._listing_task = spawn(self._refresh(), name="inventory-listing")
                 serves = True
             # Shielded, because other lookups wait for the same listing.
             index = await asyncio.shield(self._listing_task)
             if serves or index is None:
-                return index
+                return None if index is None else index.find(node)
+            if initial and (record := self._initial_record(node, since)) is not None:
+                return record
         return None
+
+    def _may_call(self, single_requests: int, initial: bool) -> bool:
+        """Return whether a lookup may make a single call rather than wait for the next listing."""
+        if monotonic() < self._paused_until:
+            return True
+        # If the listing in flight is slow, a single call is faster than the listing after it.
+        is_slow = (
+            self._listing_task is not None and monotonic() >= self._started_at + LISTING_INTERVAL_S
+        )
+        if not is_slow and self._saves_requests(single_requests):
+            return False
+        return not initial or (not self._has_paid_off() and self._single_calls.take(monotonic()))
+
+    def _has_paid_off(self) -> bool:
+        """Return whether a recent listing served more lookups than it took requests."""
+        last = self._index
+        return (
+            last is not None
+            and last.hits > last.requests > 1
+            and monotonic() < last.started_at + 2 * UNCHANGED_S
+        )
 
     def _saves_requests(self, single_requests: int) -> bool:
         now = monotonic()
@@ -243,12 +338,18 @@ class SharedInventory:
         expected = last.requests if last else math.ceil(self._population() / ASSUMED_PAGE_SIZE)
         return single_requests > max(1, expected)
 
+    def _interval_s(self, index: _Index) -> float:
+        """Return the minimum seconds between the start of a listing and the next start."""
+        return min(LONGEST_INTERVAL_S, max(LISTING_INTERVAL_S, index.requests / REQUESTS_PER_S))
+
     async def _refresh(self) -> _Index | None:
+        last = self._index
         try:
-            if self._index is not None:
-                await asyncio.sleep(self._index.started_at + LISTING_INTERVAL_S - monotonic())
+            if last is not None:
+                await asyncio.sleep(last.started_at + self._interval_s(last) - monotonic())
             began = self._started_at = monotonic()
             listing = await self._fetch()
+            index = await _Index.build(listing, began, last)
         except CloudError as error:
             if self._is_outdated:
                 return None
@@ -260,35 +361,70 @@ class SharedInventory:
             _LISTINGS.labels("success").inc()
             if self._is_outdated:
                 return None
-            self._index = _Index(listing, began)
-            return self._index
+            self._index = index
+            return index
         finally:
             self._listing_task, self._is_outdated = None, False
+
+
+_Entry = tuple[InstanceRecord, float]
+"""A record, and the start of the first of consecutive listings with the same data."""
 
 
 class _Index:
     """Index of a listing by provider ID and by name; an ambiguous ID or name is not found."""
 
-    def __init__(self, listing: InstanceListing, began: float) -> None:
+    def __init__(self, began: float, requests: int) -> None:
         self.started_at = began
-        self.requests = listing.requests
+        self.requests = requests
         self.hits = 0
         self.is_judged = False
-        self._by_id: dict[str, InstanceRecord | None] = {}
-        self._by_name: dict[str, InstanceRecord | None] = {}
-        for record in listing.instances:
-            for index, key in (
-                (self._by_id, record.metadata.provider_id),
-                (self._by_name, record.name),
-            ):
-                index[key] = None if key in index else record
+        self._by_id: dict[str, _Entry | None] = {}
+        self._by_name: dict[str, _Entry | None] = {}
+
+    @classmethod
+    async def build(cls, listing: InstanceListing, began: float, last: _Index | None) -> _Index:
+        """Index a listing, and let other tasks run meanwhile.
+
+        Args:
+            listing: the listing.
+            began: monotonic time of its start.
+            last: index of the listing before; unchanged records are shared with it.
+        """
+        index = cls(began, listing.requests)
+        for number, record in enumerate(listing.instances, start=1):
+            entry = last._by_id.get(record.metadata.provider_id) if last is not None else None  # noqa: SLF001
+            index._add(entry if entry is not None and entry[0] == record else (record, began))
+            if number % _CHUNK == 0:
+                await asyncio.sleep(0)
+        return index
+
+    def _add(self, entry: _Entry) -> None:
+        record = entry[0]
+        for index, key in (
+            (self._by_id, record.metadata.provider_id),
+            (self._by_name, record.name),
+        ):
+            index[key] = None if key in index else entry
+
+    def entry(self, node: Node) -> _Entry | None:
+        """Return the entry of a node's instance."""
+        key = node.provider_id
+        return self._by_id.get(key) if key else self._by_name.get(node.name)
 
     def find(self, node: Node) -> InstanceRecord | None:
-        key = node.provider_id
-        record = self._by_id.get(key) if key else self._by_name.get(node.name)
-        if record is not None:
-            self.hits += 1
-        return record
+        """Return the record of a node's instance, and count the hit."""
+        entry = self.entry(node)
+        if entry is None:
+            return None
+        self.hits += 1
+        return entry[0]
+
+
+def _has_ips(record: InstanceRecord, node: Node) -> bool:
+    """Return whether a record has all IPs that the kubelet reports."""
+    known = {entry.address for entry in record.metadata.addresses}
+    return all(entry.address in known for entry in node.addresses if entry.type in _IP_TYPES)
 
 
 T = TypeVar("T")
@@ -386,7 +522,9 @@ class InstanceLookup:
     async def _metadata(self, node: Node, waiting: int) -> InstanceMetadata | None:
         if not self.uses_v2:
             return await self._v1_metadata(node)
-        record = await self._find_in_listing(node, single_requests=waiting)
+        record = await self._find_in_listing(
+            node, single_requests=waiting, initial=is_uninitialized(node)
+        )
         if record is not None:
             return record.metadata
         return await self._client.call(InstancesV2.instance_metadata, node)
@@ -399,10 +537,12 @@ class InstanceLookup:
         if exists and not node.provider_id and self.provider_session == provider_session:
             self._client.confirmed.add(node.uid)
 
-    async def _find_in_listing(self, node: Node, *, single_requests: int) -> InstanceRecord | None:
+    async def _find_in_listing(
+        self, node: Node, *, single_requests: int, initial: bool = False
+    ) -> InstanceRecord | None:
         if self._inventory is None:
             return None
-        return await self._inventory.find(node, single_requests=single_requests)
+        return await self._inventory.find(node, single_requests=single_requests, initial=initial)
 
     async def _v1_state(self, node: Node) -> InstanceState:
         provider_id = await self._existing_provider_id(node)

@@ -177,7 +177,8 @@ class GenericFlags:
     inventory_max_age: timedelta = PROVIDER_CALLS.flag(
         timedelta(seconds=4),
         "Maximum age of the listing of all instances, which controllers share. Keep it below "
-        "--node-monitor-period, so that each pass gets a new listing. 0 means no reuse.",
+        "--node-monitor-period, so that each pass gets a new listing. A new node may be "
+        "initialised from an older listing. 0 means no reuse.",
         check=not_negative,
     )
     persistence_config: str = PERSISTENCE.flag(

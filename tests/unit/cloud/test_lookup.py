@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import pytest
 
@@ -28,7 +28,12 @@ from ccm.cloud.lookup import (
     LISTING_INTERVAL_S,
     LISTING_PAUSE_S,
     LISTING_WAIT_S,
+    RECENT_S,
+    REQUESTS_PER_S,
     RUNNING,
+    SINGLE_BURST,
+    SINGLE_PER_S,
+    UNCHANGED_S,
     InstanceLookup,
     SharedInventory,
 )
@@ -414,3 +419,145 @@ async def test_answer_of_an_exchanged_provider_confirms_nothing() -> None:
     listings.free.set()
     assert await wait is None
     assert await inventory.find(known("a"), single_requests=1) is None, "it is not kept either"
+
+
+JOIN_S = 100.0
+"""Seconds in which the nodes of a new cluster register."""
+
+
+class PagedListings(Listings):
+    """Listings of the instances that exist at their start, in pages of 50 that take 50 ms each.
+
+    Args:
+        created: name of each instance -> time of its creation.
+    """
+
+    def __init__(self, created: Mapping[str, float]) -> None:
+        super().__init__(requests=len(created) // 50)
+        self.created = created
+
+    async def __call__(self) -> InstanceListing:
+        began = elapsed_s()
+        self.records = [record(name) for name, at in self.created.items() if at <= began]
+        await asyncio.sleep(self.requests * 0.05)
+        return await super().__call__()
+
+
+async def join(
+    inventory: SharedInventory, name: str, *, after_s: float = 0.0, waiting: int = 64
+) -> InstanceRecord | None:
+    """A node registers, and is looked up at once to be initialised."""
+    await asyncio.sleep(after_s)
+    new = node(name)
+    inventory.on_node_event(None, new)
+    return await inventory.find(new, single_requests=waiting, initial=True)
+
+
+@pytest.mark.parametrize("boot_s", [3600.0, 20.0], ids=["instances exist", "instances boot"])
+async def test_rate_of_listings_does_not_grow_with_the_number_of_new_nodes(boot_s: float) -> None:
+    fetched = []
+    for size in (500, 2000):
+        began = elapsed_s()
+        joins = {f"{size}-{number}": JOIN_S * number / size for number in range(size)}
+        listings = PagedListings({name: began + at - boot_s for name, at in joins.items()})
+        inventory = shared(listings, population=size)
+
+        answers = await asyncio.gather(
+            *(join(inventory, name, after_s=at) for name, at in joins.items())
+        )
+
+        assert [answer and answer.name for answer in answers] == [*joins]
+        fetched.append(listings.fetched)
+        assert listings.fetched * listings.requests <= REQUESTS_PER_S * JOIN_S + listings.requests
+    if boot_s > UNCHANGED_S:
+        assert fetched == [3, 3], "at the start, RECENT_S later, and UNCHANGED_S later"
+    else:
+        assert fetched[1] <= fetched[0] <= JOIN_S / RECENT_S
+
+
+async def test_single_calls_for_new_nodes_are_limited() -> None:
+    """Few nodes wait at a time, so that a single call seems cheaper than a listing."""
+    size = 2000
+    listings = PagedListings({str(number): 0.0 for number in range(size)})
+    inventory = shared(listings, population=size)
+
+    answers = [await join(inventory, str(n), after_s=0.05, waiting=1) for n in range(size)]
+
+    assert answers.count(None) <= SINGLE_BURST + SINGLE_PER_S * elapsed_s()
+    assert listings.fetched * listings.requests <= REQUESTS_PER_S * elapsed_s()
+
+
+def with_ip(ip: str, *, name: str = "a", uid: str = "u") -> Node:
+    return node(name, uid=uid, addresses=[address("Hostname", name), address("InternalIP", ip)])
+
+
+@pytest.mark.parametrize(
+    ("new", "former", "after_s", "is_served"),
+    [
+        (node("a"), None, RECENT_S - 1, True),
+        (node("a"), None, RECENT_S, False),
+        (with_ip("10.0.0.1"), None, RECENT_S - 1, True),
+        (with_ip("10.0.0.2"), None, RECENT_S - 1, False),
+        (node("a"), node("a", uid="former"), RECENT_S - 1, False),
+        (node("c"), None, RECENT_S - 1, False),
+    ],
+    ids=["recent", "old", "same IP", "other IP", "name of a former node", "not listed"],
+)
+async def test_older_listing_initialises_a_node_only_with_its_own_instance(
+    new: Node, former: Node | None, after_s: float, is_served: bool
+) -> None:
+    listings = Listings()
+    addresses = [address("InternalIP", "10.0.0.1")]
+    metadata = InstanceMetadata(provider_id="fake://a", addresses=addresses)
+    listings.records[0] = InstanceRecord(name="a", power=Power.RUNNING, metadata=metadata)
+    inventory = shared(listings)
+    inventory.on_node_event(None, former or node("b"))
+    assert await inventory.find(known("b"), single_requests=9)
+    if former is not None:
+        inventory.on_node_event(former, None)
+    await advance(after_s)
+    inventory.on_node_event(None, new)
+
+    await inventory.find(new, single_requests=9, initial=True)
+
+    assert listings.fetched == (1 if is_served else 2)
+
+
+@pytest.mark.parametrize(
+    ("is_changed", "after_s", "is_served"),
+    [(False, UNCHANGED_S - 1, True), (False, UNCHANGED_S, False), (True, RECENT_S, False)],
+    ids=["unchanged", "old", "changed"],
+)
+async def test_unchanged_instance_is_initialised_from_a_listing_for_longer(
+    is_changed: bool, after_s: float, is_served: bool
+) -> None:
+    """The data of an instance that is being created may be incomplete."""
+    listings = Listings(["a", "b"])
+    inventory = shared(listings)
+    assert await join(inventory, "b")
+    await advance(RECENT_S)
+    if is_changed:
+        listings.records[0] = record("a", power=Power.SHUTDOWN)
+    inventory.on_node_event(None, node("stranger"))
+    await inventory.find(node("stranger"), single_requests=9, initial=True)
+    assert await inventory.find(known("b"), single_requests=9)
+    assert listings.fetched == 2
+    await advance(after_s)
+
+    assert await join(inventory, "a")
+
+    assert listings.fetched == (2 if is_served else 3)
+
+
+async def test_older_listing_serves_no_other_lookups() -> None:
+    """Existence and power must be new."""
+    listings = Listings()
+    inventory = shared(listings)
+    new = node("a")
+    assert await join(inventory, "b")
+    await advance(1)
+    inventory.on_node_event(None, new)
+
+    assert await inventory.find(new, single_requests=9)
+
+    assert listings.fetched == 2

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from ccm.app.controllers import NodeCache
 from ccm.cloud.calls.client import CloudClient
-from ccm.cloud.lookup import InstanceLookup, NodeOwnership
-from ccm.cloud.types import InstanceMetadata
+from ccm.cloud.interface import Inventory
+from ccm.cloud.lookup import SINGLE_BURST, InstanceLookup, NodeOwnership, SharedInventory
+from ccm.cloud.types import InstanceListing, InstanceMetadata, InstanceRecord, Power
 from ccm.controllers.node.controller import NodeController
 from ccm.kube.errors import Conflict
 from ccm.model import names
@@ -91,3 +93,41 @@ async def test_unselected_node_causes_no_cloud_call_and_no_patch() -> None:
     await made.update_addresses()
 
     assert (fake.calls, cluster.requests) == ([], [])
+
+
+@pytest.mark.parametrize("size", [500, 2000])
+async def test_cloud_calls_of_new_nodes_do_not_grow_with_their_number(size: int) -> None:
+    """All nodes register within 100 s, and each is initialised at once."""
+    ids = {str(number): f"fake://{number}" for number in range(size)}
+    records = [
+        InstanceRecord(name=name, power=Power.RUNNING, metadata=InstanceMetadata(provider_id=id_))
+        for name, id_ in ids.items()
+    ]
+    listing = InstanceListing(instances=records, requests=size // 50)
+    fake = FakeCloud(v1=False, listing=listing, provider_ids=ids, delay_s=1.0)
+    client, cluster = CloudClient(fake.cloud()), Cluster()
+    inventory = SharedInventory(
+        lambda: client.call(Inventory.list_instances), population=lambda: size, max_age_s=4.0
+    )
+    NodeCache(cluster.informer).on_node(inventory.on_node_event, name="inventory")
+    made = NodeController(
+        nodes=cluster.informer,
+        api=cluster,
+        lookup=InstanceLookup(client, inventory),
+        ownership=NodeOwnership.from_flag(("fake",), ""),
+        events=cluster,
+        workers=64,
+        status_period_s=1e9,
+        rng=random.Random(1),
+    )
+    async with cluster.running(made.controller):
+        for name in ids:
+            cluster.put(build(name, taints=[U]))
+            await advance(100 / size)
+        await advance(60)
+
+    assert {name: cluster[name].provider_id for name in ids} == ids
+    singles = fake.calls.count("instance-metadata-by-provider-id")
+    assert fake.calls.count("list-instances") <= 5
+    assert singles <= SINGLE_BURST + 10, "until the first listing, nodes seem to be few"
+    assert cluster.requests == ["PATCH"] * size
