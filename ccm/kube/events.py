@@ -10,6 +10,11 @@ metric. Rules and limits are client-go's (tools/record):
 - A token bucket for each source, object and type limits the events about one broken object.
 
 Each of these steps keeps a bounded number of keys in memory.
+
+client-go's limits are about one object, so a thousand healthy objects make a thousand events.
+`Deviation:` a token bucket for each reason limits Normal events in addition. Such an event reports
+a success that the object shows itself. Warnings report what the object does not show, and a flood
+of Normal events no longer drives them out of the queue.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ import contextlib
 import random
 import re
 import uuid
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -33,6 +38,7 @@ from ccm.base.throttle import Bucket
 from ccm.kube import errors
 from ccm.kube.client import Resource
 from ccm.model.meta import ObjectMeta, ObjectReference
+from ccm.model.names import NORMAL
 from ccm.model.objects import Event, EventSource
 from ccm.model.times import format_time
 
@@ -50,6 +56,11 @@ SPAM_BURST = 25
 SPAM_QPS = 1 / 300
 """Size of the token bucket for each source, object and type, and its tokens per second
 (client-go)."""
+
+NORMAL_BURST = 500
+NORMAL_QPS = 5.0
+"""Size of the token bucket of Normal events for each component and reason, and its tokens per
+second: the default rate of client-go's clients, after more objects than most clusters have."""
 
 MAX_KEYS = 4096
 """Maximum number of keys that each step keeps in memory (client-go)."""
@@ -199,8 +210,8 @@ _DNS_NAME_LIMIT = 253
 
 _outcomes = metrics.counter(
     "ccm_kube_events_total",
-    "Events by outcome: created, counted (patched), spam, overflow, rejected by the server, "
-    "undelivered.",
+    "Events by outcome: created, counted (patched), spam (too many about one object, or Normal "
+    "events with one reason), overflow, rejected by the server, undelivered.",
     ("component", "outcome"),
 )
 _OUTCOMES = ("created", "counted", "spam", "overflow", "rejected", "undelivered")
@@ -224,6 +235,9 @@ class EventRecorder:
         self._log = logger("events", component=component)
         self._queue: asyncio.Queue[Event] = asyncio.Queue(QUEUE_SIZE)
         self._correlator = EventCorrelator()
+        self._normal: defaultdict[str, Bucket] = defaultdict(
+            lambda: Bucket(qps=NORMAL_QPS, burst=NORMAL_BURST)
+        )
         self._last_ns = 0
         self._write_outage = Outage(
             self._log,
@@ -250,6 +264,9 @@ class EventRecorder:
             reason=reason,
             message=message,
         )
+        if type_ == NORMAL and not self._normal[reason].take(clock.monotonic()):
+            self._counts["spam"].inc()
+            return
         event = Event(
             metadata=ObjectMeta(
                 name=self._name(reference.name), namespace=reference.namespace or DEFAULT_NAMESPACE

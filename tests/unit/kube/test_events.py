@@ -18,6 +18,8 @@ from ccm.base.metrics import REGISTRY
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.kube.events import (
     COMBINED_PREFIX,
+    NORMAL_BURST,
+    NORMAL_QPS,
     QUEUE_SIZE,
     EventCorrelator,
     EventRecorder,
@@ -96,7 +98,7 @@ async def test_event_name_is_a_uuid_when_the_object_name_is_unusable(name: str, 
 async def test_full_event_queue_drops_events_without_blocking(sink: Sink) -> None:
     for number in range(QUEUE_SIZE + 3):
         reference = ObjectReference(kind="Node", name=f"n{number}")
-        sink.recorder.event(reference, "Normal", "R", "m")
+        sink.recorder.event(reference, "Warning", "R", "m")
     assert sink.count("overflow") == 3
 
 
@@ -107,6 +109,23 @@ async def test_spam_events_are_dropped_and_counted(sink: Sink) -> None:
     assert len(sink.requests) == 25
     assert sink.count("spam") == 5
     assert sink.count("counted") == 24
+
+
+async def test_normal_events_about_many_objects_are_limited_by_reason(sink: Sink) -> None:
+    """Each object has one event. Warnings and other reasons are not affected."""
+    for number in range(2000):
+        reference = ObjectReference(kind="Node", name=f"n{number}")
+        sink.recorder.event(reference, "Normal", "Synced", "m")
+        await advance(0.05)
+    about = ObjectReference(kind="Node", name="last")
+    sink.recorder.event(about, "Normal", "Other", "m")
+    sink.recorder.event(about, "Warning", "Synced", "m")
+    await advance(0)
+
+    written = NORMAL_BURST + NORMAL_QPS * 100
+    assert sink.count("created") == pytest.approx(written + 2, abs=1)
+    assert sink.count("spam") == 2002 - (sink.count("created") or 0)
+    assert [event.reason for event in sink.events.values()][-2:] == ["Other", "Synced"]
 
 
 class Stream:
