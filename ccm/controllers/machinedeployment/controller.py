@@ -27,7 +27,7 @@ from ccm.machines.replicas import Member, PopulatedSet
 from ccm.machines.rollout import Rollback, RolloutPlan, SetChange, SetCreation
 from ccm.machines.settings import MachineSettings
 from ccm.model import Node, selectors
-from ccm.model.machines import DeploymentStatus, Machine, MachineDeployment, MachineSet
+from ccm.model.machines import DeploymentStatus, Machine, MachineDeployment, MachineSet, Phase
 from ccm.model.names import NORMAL, WARNING
 from ccm.model.owners import controller_key, controller_reference, controller_uid
 from ccm.model.patches import (
@@ -60,9 +60,9 @@ GATHER_S = 0.1
 sets."""
 
 ARRIVAL_S = 0.75
-"""Seconds for which machines that have become ready are collected before the next pass. The
-machines of one step of a rollout become ready at about the same time, and each step costs writes
-and events for every set."""
+"""Maximum seconds for which machines that have become ready are collected before the next pass,
+while others boot. The machines of one step of a rollout become ready at about the same time, and
+each step costs writes and events for every set."""
 
 
 class MachineDeploymentController:
@@ -131,7 +131,8 @@ class MachineDeploymentController:
         if cached is None:
             self._gathered_until.pop(key, None)
             return IDLE
-        if (left_s := self._gathered_until.get(key, 0.0) - clock.monotonic()) > 0:
+        left_s = self._gathered_until.get(key, 0.0) - clock.monotonic()
+        if left_s > 0 and self._has_booting_machines(cached):
             return ReconcileResult(after_s=left_s, idle=True)
         self._gathered_until.pop(key, None)
         try:
@@ -246,6 +247,17 @@ class MachineDeploymentController:
             ],
         )
 
+    def _has_booting_machines(self, obj: MachineDeployment) -> bool:
+        """Return whether machines of the deployment are new, or their nodes have not joined yet."""
+        sets, machines = self._caches.machine_sets.store, self._caches.machines.store
+        return any(
+            machine.phase in (Phase.NEW, Phase.PENDING) and not machine.is_deleting
+            for set_key in self._sets.owned(obj.uid)
+            if (machine_set := sets.get(set_key)) is not None
+            for key in self._machines.owned(machine_set.uid)
+            if (machine := machines.get(key)) is not None
+        )
+
     def _is_behind(self, sets: Iterable[str]) -> bool:
         """Return whether the cache does not yet show that a machine moved away from a set.
 
@@ -305,7 +317,8 @@ class MachineDeploymentController:
             self._writer.forget_created(changed.key)
         if plan.set_matters(old, new):
             for machine_set in filter(None, (old, new)):
-                self._add(self._owner_of(machine_set) or self._adopter(machine_set))
+                owner = self._owner_of(machine_set) or self._adopter(machine_set)
+                self._add(owner, at_once=plan.has_become_current(old, new))
         if new is None and old is not None:
             self._writer.write_sets.forget(old.key)
         return False
@@ -332,9 +345,9 @@ class MachineDeploymentController:
             self._caches.initial_metadata.set_rollout_annotations(old.uid, (), {})
         return new is not None
 
-    def _add(self, key: str) -> None:
+    def _add(self, key: str, *, at_once: bool = False) -> None:
         if key:
-            self.controller.queue.add_after(key, GATHER_S)
+            self.controller.queue.add_after(key, 0.0 if at_once else GATHER_S)
 
 
 # --- requests -------------------------------------------------------------------------------------

@@ -62,6 +62,13 @@ def set_matters(old: MachineSet | None, new: MachineSet | None) -> bool:
     return old is None or new is None or old.resource_version != new.resource_version
 
 
+def has_become_current(old: MachineSet | None, new: MachineSet | None) -> bool:
+    """Return whether the status has just caught up with the spec, for which `scaling` waits."""
+    if old is None or new is None or old.uid != new.uid:
+        return False
+    return new.is_status_current and not old.is_status_current
+
+
 def _seen(machine: Machine) -> tuple[object, ...]:
     status = machine.status
     return (

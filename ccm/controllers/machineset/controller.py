@@ -55,7 +55,8 @@ RESYNC_S = 600.0
 
 BATCH_S = 0.1
 """Delay of a pass in seconds, to collect changes of machines, because every pass checks all
-machines of a set."""
+machines of a set. No delay once the cache shows all changes of the last pass: the deployment waits
+for the status that the next pass writes."""
 
 AGAIN_S = 1.0
 """Requeue delay in seconds after a machine was not deleted, because it had changed: the cache needs
@@ -364,11 +365,16 @@ class MachineSetController:
 
     def _machine_changed(self, old: Machine | None, new: Machine | None, _: bool) -> bool:
         self._index.update(old, new)
+        changed = new or old
+        owner = "" if changed is None else controller_uid(changed)
+        was_satisfied = self._expect.satisfied(owner)
         if new is not None:
             self._expect.observe(new)
         elif old is not None:
             self._expect.observe_deletion(old)
             self._write_machines.forget(old.key)
+        if changed is not None and not was_satisfied and self._expect.satisfied(owner):
+            self.controller.queue.add(controller_key(changed, self._codec.machine_sets.kind))
         self._memories.record_result(old, new)
         if new is not None and (answer := plan.creation_result(old, new)) is not None:
             self._resume(self._memories.end_for_result(new.class_name, *answer))

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from ccm.controllers.machinedeployment.controller import ARRIVAL_S, GATHER_S
 from ccm.gardener import names
 from ccm.gardener.decoding import NAMES
 from ccm.kube.errors import Forbidden
@@ -357,9 +358,9 @@ async def test_machines_that_become_ready_together_are_one_rollout_step(world: R
         await advance(0.4)
         assert world.reasons() == []
         world.becomes(fresh[1], "Running", state="Successful")
-        await advance(0.5)
+        await advance(GATHER_S)
 
-    assert world.sizes() == {"small": 2, "large": 2}
+    assert world.sizes() == {"small": 2, "large": 4}
     assert next(reason for reason, _ in world.events) == "ScalingMachineSet"
 
 
@@ -410,3 +411,18 @@ async def test_machine_is_created_with_finalizer_only_if_removable_later(
     claim = {names.ANNOTATION_PRIORITY, names.ANNOTATION_TOKEN_ID, names.ANNOTATION_CREATION}
     notes = claim if claims else set()
     assert found["annotations"].keys() == notes
+
+
+async def test_machine_that_boots_for_long_delays_a_roll_only_briefly(world: Rolling) -> None:
+    async with world.at_rest(replicas=10, strategy=rolling(surge=2)):
+        world.edit(template=template("large"))
+        await advance(5)
+        first, last = world.of_class("large")
+        world.becomes(last, "Pending", state="Successful")
+        world.becomes(first, "Running", state="Successful")
+
+        await advance(ARRIVAL_S / 2)
+        assert world.sizes() == {"small": 10, "large": 2}
+        await advance(ARRIVAL_S)
+
+        assert world.sizes() == {"small": 9, "large": 3}
