@@ -126,7 +126,7 @@ class MemberPool:
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
         self._sorted: tuple[Node, ...] | None = ()
-        self._fingerprint: str | None = None
+        self._digest = 0
         self._at_burst = ""
         self._unfit_since = math.inf
         self._left_at: list[float] = []
@@ -155,13 +155,14 @@ class MemberPool:
         self._nodes[node.name] = node
         self._sorted = None
         if old is None or old.provider_id != node.provider_id:
-            self._fingerprint = None
+            self._digest ^= _digest(node) ^ (_digest(old) if old is not None else 0)
 
     def remove(self, name: str) -> None:
         """Remove a member."""
         self.unfit.discard(name)
-        if self._nodes.pop(name, None) is not None:
-            self._sorted = self._fingerprint = None
+        if (old := self._nodes.pop(name, None)) is not None:
+            self._sorted = None
+            self._digest ^= _digest(old)
 
     def drop_unfit(self, now: float) -> bool:
         """Remove the unfit members; return True if one of the two rules below keeps all of them.
@@ -196,13 +197,9 @@ class MemberPool:
     @property
     def fingerprint(self) -> str:
         """See `MemberSnapshot.fingerprint`."""
-        if self._fingerprint is None:
-            content = hashlib.sha256()
-            for name in sorted(self._nodes):
-                # Neither part can contain a blank or a line break.
-                content.update(f"{name} {self._nodes[name].provider_id}\n".encode())
-            self._fingerprint = content.hexdigest()
-        return self._fingerprint
+        # Combined from the members' digests, because each of many Services may ask for it between
+        # two changes of many nodes.
+        return f"{self._digest:064x}"
 
     def end_burst(self) -> bool:
         """End a burst of node changes; return whether the members changed since the last burst."""
@@ -224,6 +221,12 @@ class MemberPool:
         if known in ("", self.fingerprint):
             return not known
         return burst != self.bursts and known != self._at_burst
+
+
+def _digest(node: Node) -> int:
+    # Neither part can contain a blank.
+    content = f"{node.name} {node.provider_id}".encode()
+    return int.from_bytes(hashlib.sha256(content).digest(), "big")
 
 
 class LoadBalancerMembers:
