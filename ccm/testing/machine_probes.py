@@ -147,7 +147,7 @@ class Machines:
             pytest.skip("not implemented: get_machine_status")
         except errors.Uninitialized as error:
             return partial_info(error)
-        responses.verify(MachineDriver.get_machine_status, answer)
+        await responses.verify(MachineDriver.get_machine_status, answer)
         return answer
 
     @property
@@ -168,7 +168,7 @@ class Machines:
                     records.append(MachineRecord(identity=identity, info=info))
             return [record for record in records if record.identity.pool == pool]
         answer = await self.driver.list_machines(self.list_request(pool=pool, **other))
-        responses.verify(MachineDriver.list_machines, answer)
+        await responses.verify(MachineDriver.list_machines, answer)
         return answer
 
     def list_request(self, *, pool: str = POOL, **other: Any) -> ListMachinesRequest:
@@ -209,7 +209,7 @@ class Machines:
             raise
         self._keep(identity, getattr(answer, "last_known_state", None))
         if isinstance(answer, MachineInfo):
-            responses.verify(MachineDriver.create_machine, answer)
+            await responses.verify(MachineDriver.create_machine, answer)
         return answer
 
     def _keep(self, identity: Identity, state: str | None) -> None:

@@ -218,7 +218,7 @@ class _DirectCaller:
     async def call(self, method: Callable[[Any, *Args], Awaitable[T]], *args: *Args) -> T:
         bound = responses.bind_method(self._cloud, method)
         answer = await by_provider(partial(bound, *args))
-        responses.verify(method, answer)
+        await responses.verify(method, answer)
         return cast("T", answer)
 
 

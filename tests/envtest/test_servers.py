@@ -17,9 +17,13 @@ import aiohttp
 import pytest
 
 from ccm.app.clients import ProviderClient
+from ccm.base.metrics import REGISTRY
+from ccm.base.tasks import cancel_and_join, spawn
+from ccm.kube import resources
 from ccm.kube.client import Client
 from ccm.kube.config import load
 from ccm.kube.errors import NotFound
+from ccm.kube.informer import Informer
 from ccm.kube.transport import Transport
 from ccm.persistence import errors, kubesecrets, kubestore
 from ccm.persistence.envelope import WriterIdentity
@@ -32,6 +36,7 @@ from ccm.testing.persistence_contract import KIND, thing
 from ccm.testing.persistence_harness import HERE
 from tests import servers
 from tests.envtest import assets
+from tests.waiting import DEADLINE_S
 
 NODES = "/api/v1/nodes"
 
@@ -54,6 +59,30 @@ async def test_objects_survive_a_restart_of_the_api_server(
     await api_server.start()
     async with servers.connect(api_server) as session, session.get(f"{NODES}/alpha") as response:
         assert (await response.json())["metadata"]["uid"] == made["metadata"]["uid"]
+
+
+@pytest.mark.both_servers
+async def test_informer_starts_by_watch_list(api_server: servers.ApiServer) -> None:
+    """No response holds all objects, so neither side has the whole list in memory."""
+    async with servers.connect(api_server) as session:
+        for number in range(20):
+            await create(session, f"node-{number}")
+    async with Transport(load(str(api_server.kubeconfig_path), "", environ={})) as transport:
+        informer = Informer(Client(transport).resource(resources.NODES), resource="by-watch-list")
+        running = spawn(informer.run(), name="informer")
+        try:
+            await informer.wait_synced(DEADLINE_S)
+        finally:
+            await cancel_and_join(running)
+
+    assert {f"node-{number}" for number in range(20)} <= set(informer.store.keys())
+    modes = {
+        mode: REGISTRY.get_sample_value(
+            "ccm_kube_lists_total", {"resource": "by-watch-list", "mode": mode}
+        )
+        for mode in ("watch-list", "pages")
+    }
+    assert modes == {"watch-list": 1.0, "pages": None}
 
 
 @pytest.mark.envtest

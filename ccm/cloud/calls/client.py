@@ -292,7 +292,7 @@ class CloudClient:
             # After the record, which may have waited.
             lease_guard.check_current_guard()
             answer = await ask(*operation.arguments.values())
-            responses.verify(method, answer)
+            await responses.verify(method, answer)
             await record(answer)
         return answer
 

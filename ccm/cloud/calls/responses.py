@@ -7,6 +7,7 @@ response of the wrong type is an error of the provider. Without the check, the N
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import difflib
 import functools
@@ -57,18 +58,30 @@ class InvalidResponse(Exception):
         super().__init__(f"{shown}, not {expected}")
 
 
-def verify(method: Callable[..., Any], response: Any) -> None:
+_CHUNK = 250
+"""Items of a listing that are checked before other tasks run: a few milliseconds of work."""
+
+_Listing = tuple[Any, Sequence[Any], str]
+"""Type of the items, the items, and the field name."""
+
+
+async def verify(method: Callable[..., Any], response: Any) -> None:
     """Check a response against the return type of its interface method.
 
     Raises:
         Internal: the type is wrong; the message contains the value and the expected type.
     """
-    promised = _return_type(method)
+    promised, listings = _return_type(method), list[_Listing]()
     try:
         if promised is not NoneType:  # a method declared to return None may return anything
-            _check(promised, response, "")
+            _check(promised, response, "", listings)
         if method is MachineDriver.create_machine:
             _check_provider_id(response)
+        for kind, items, place in listings:
+            for number, item in enumerate(items, start=1):
+                _check(kind, item, place)
+                if number % _CHUNK == 0:
+                    await asyncio.sleep(0)
     except InvalidResponse as wrong:
         raise Internal(f"{method.__name__} returned {wrong}") from None
 
@@ -98,8 +111,16 @@ def _analyze_hint(
     return False, kind, origin, inner, fields
 
 
-def _check(hint: Any, response: Any, place: str) -> None:
-    """Raise InvalidResponse if a value does not fit its type hint; `place` is its field name."""
+def _check(
+    hint: Any,
+    response: Any,
+    place: str,
+    listings: list[_Listing] | None = None,
+) -> None:
+    """Raise InvalidResponse if a value does not fit its type hint; `place` is its field name.
+
+    If `listings` is not None, sequences are appended to it, and their items are not checked.
+    """
     is_optional, kind, origin, inner, fields = _analyze_hint(hint)
     if is_optional and response is None:
         return
@@ -107,13 +128,12 @@ def _check(hint: Any, response: Any, place: str) -> None:
         if not isinstance(response, kind):
             raise InvalidResponse(response, place, _describe_type(kind))
         if fields:
-            _check_record(kind, response, fields)
+            _check_record(kind, response, fields, listings)
     elif origin is Sequence:
         # The common types first: isinstance with an abstract class is ten times as slow.
         if not isinstance(response, list | tuple | Sequence) or isinstance(response, str | bytes):
             raise InvalidResponse(response, place, f"a sequence of {inner[0].__name__}")
-        for item in response:
-            _check(inner[0], item, place)
+        _check_items((inner[0], response, place), listings)
     elif origin is Mapping:
         if not isinstance(response, dict | Mapping):
             raise InvalidResponse(response, place, "a mapping")
@@ -124,11 +144,25 @@ def _check(hint: Any, response: Any, place: str) -> None:
         raise InvalidResponse(response, place, " or ".join(map(repr, inner)))
 
 
-def _check_record(kind: type, response: Any, fields: Sequence[tuple[str, Any, bool]]) -> None:
+def _check_items(listing: _Listing, listings: list[_Listing] | None) -> None:
+    if listings is not None:
+        listings.append(listing)
+        return
+    hint, items, place = listing
+    for item in items:
+        _check(hint, item, place)
+
+
+def _check_record(
+    kind: type,
+    response: Any,
+    fields: Sequence[tuple[str, Any, bool]],
+    listings: list[_Listing] | None,
+) -> None:
     for name, hint, is_plain in fields:
         value = getattr(response, name)
         if not (is_plain and isinstance(value, hint)):
-            _check(hint, value, name)
+            _check(hint, value, name, listings)
     # `power` may be None only where `exists` is False; no type hint expresses that.
     if kind is InstanceState and response.exists and response.power is None:
         raise InvalidResponse(response.power, "power", _describe_type(Power))

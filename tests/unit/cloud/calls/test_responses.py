@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import ipaddress
 import json
@@ -149,19 +150,37 @@ BAD: list[tuple[Callable[..., object], object, str]] = [
 
 
 @pytest.mark.parametrize(("method", "answer"), GOOD)
-def test_valid_responses_pass_verification(method: Callable[..., object], answer: object) -> None:
-    responses.verify(method, answer)
+async def test_valid_responses_pass_verification(
+    method: Callable[..., object], answer: object
+) -> None:
+    await responses.verify(method, answer)
 
 
 @pytest.mark.parametrize(("method", "answer", "told"), BAD, ids=[told for _, _, told in BAD])
-def test_invalid_response_error_describes_the_value(
+async def test_invalid_response_error_describes_the_value(
     method: Callable[..., object], answer: object, told: str
 ) -> None:
     with pytest.raises(Internal) as caught:
-        responses.verify(method, answer)
+        await responses.verify(method, answer)
 
     assert str(caught.value).startswith(f"{method.__name__} returned ")
     assert told in str(caught.value)
+
+
+async def test_other_tasks_run_while_a_long_listing_is_verified() -> None:
+    ran = 0
+
+    async def tick() -> None:
+        nonlocal ran
+        while True:
+            await asyncio.sleep(0)
+            ran += 1
+
+    ticking = asyncio.create_task(tick())
+    await responses.verify(Inventory.list_instances, InstanceListing(instances=[RECORD] * 10_000))
+
+    assert ran >= 30
+    ticking.cancel()
 
 
 OWNER = Identity(
