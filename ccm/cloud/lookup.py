@@ -269,13 +269,26 @@ class SharedInventory:
     ) -> InstanceRecord | None:
         if self._index is not None and self._is_fresh(self._index.started_at, since):
             return self._index.find(node)
-        if since == math.inf:
+        if since == math.inf or (initial and self._is_absent(node, since)):
             return None
         try:
             async with asyncio.timeout(LISTING_WAIT_S):
                 return await self._await_listing(node, since, single_requests, initial)
         except TimeoutError:
             return None
+
+    def _is_absent(self, node: Node, since: float) -> bool:
+        """Return whether a listing lacks a node without provider ID, although it is newer.
+
+        The node may be of another cloud, so it must not wait for the next listing at each retry.
+        """
+        index = self._index
+        return (
+            index is not None
+            and index.entry(node) is None
+            and -math.inf < since <= index.started_at
+            and monotonic() < index.started_at + UNCHANGED_S
+        )
 
     async def _await_listing(
         self, node: Node, since: float, single_requests: int, initial: bool
@@ -305,13 +318,14 @@ class SharedInventory:
 
     def _may_call(self, single_requests: int, initial: bool) -> bool:
         """Return whether a lookup may make a single call rather than wait for the next listing."""
+        saves_requests = self._saves_requests(single_requests)
         if monotonic() < self._paused_until:
             return True
         # If the listing in flight is slow, a single call is faster than the listing after it.
         is_slow = (
             self._listing_task is not None and monotonic() >= self._started_at + LISTING_INTERVAL_S
         )
-        if not is_slow and self._saves_requests(single_requests):
+        if not is_slow and saves_requests:
             return False
         return not initial or (not self._has_paid_off() and self._single_calls.take(monotonic()))
 

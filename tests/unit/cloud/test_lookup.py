@@ -549,6 +549,19 @@ async def test_unchanged_instance_is_initialised_from_a_listing_for_longer(
     assert listings.fetched == (2 if is_served else 3)
 
 
+async def test_new_node_that_a_newer_listing_lacks_waits_for_no_listing() -> None:
+    listings = Listings()
+    inventory = shared(listings)
+    stranger = node("stranger")
+    inventory.on_node_event(None, stranger)
+
+    for _ in range(2):
+        assert await inventory.find(stranger, single_requests=9, initial=True) is None
+        await advance(MAX_AGE_S)
+
+    assert listings.fetched == 1
+
+
 async def test_older_listing_serves_no_other_lookups() -> None:
     """Existence and power must be new."""
     listings = Listings()
