@@ -19,8 +19,8 @@ for `RECENT_S`, in which no instance can be created, boot and register its node,
 `UNCHANGED_S` if an earlier listing held the same data, so that the instance was complete. The
 record may still be of a former instance of the same name. So the lookup needs a new listing if a
 Node of that name was deleted, or if the kubelet reports an IP that the record lacks. The rate of
-listings, and of single calls for new nodes, does not depend on the number of nodes
-(`REQUESTS_PER_S`, `SINGLE_PER_S`).
+listings does not depend on the number of nodes (`REQUESTS_PER_S`), and between two listings, single
+calls for new nodes take no more requests than a listing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from typing import TypeVar
 from ccm.base import log, metrics
 from ccm.base.clock import monotonic
 from ccm.base.tasks import cancel_and_join, spawn
-from ccm.base.throttle import Bucket
 from ccm.cloud.errors import CloudError, FailedPrecondition, NotFound, Unimplemented
 from ccm.cloud.helpers import format_provider_id, is_foreign
 from ccm.cloud.interface import Cloud, Instances, InstanceStates, InstancesV2, Zones
@@ -126,11 +125,6 @@ pages starts 10 s later."""
 LONGEST_INTERVAL_S = 30.0
 """Limit of the seconds between two listings of many pages, because lookups wait for the second."""
 
-SINGLE_PER_S = 0.5
-SINGLE_BURST = 30
-"""Average per second, and burst, of single calls for new nodes while a listing could serve them. A
-few nodes take fewer requests than a listing; with more nodes, the listing serves the next ones."""
-
 RECENT_S = 10.0
 """Age in seconds up to which a listing initialises nodes that were first seen after its start. An
 instance that registers its node in this time had its addresses when the listing started."""
@@ -189,7 +183,8 @@ class SharedInventory:
         self._started_at = -math.inf
         self._without_id_since: dict[str, float] = {}
         self._former_names: dict[str, float] = {}
-        self._single_calls = Bucket(qps=SINGLE_PER_S, burst=SINGLE_BURST)
+        self._single_calls = 0
+        """Single calls for new nodes since the last listing: they never cost more than the next."""
 
     def on_node_event(self, old: Node | None, new: Node | None) -> None:
         """Handle a node event: record when a node without provider ID was first seen.
@@ -318,25 +313,25 @@ class SharedInventory:
 
     def _may_call(self, single_requests: int, initial: bool) -> bool:
         """Return whether a lookup may make a single call rather than wait for the next listing."""
+        last = self._index
+        if initial:
+            single_requests += self._single_calls
+            if last is not None and monotonic() < last.started_at + 2 * UNCHANGED_S:
+                # As many nodes may follow as before.
+                single_requests = max(single_requests, last.hits)
         saves_requests = self._saves_requests(single_requests)
         if monotonic() < self._paused_until:
             return True
         # If the listing in flight is slow, a single call is faster than the listing after it.
         is_slow = (
-            self._listing_task is not None and monotonic() >= self._started_at + LISTING_INTERVAL_S
+            not initial
+            and self._listing_task is not None
+            and monotonic() >= self._started_at + LISTING_INTERVAL_S
         )
-        if not is_slow and saves_requests:
+        if saves_requests and not is_slow:
             return False
-        return not initial or (not self._has_paid_off() and self._single_calls.take(monotonic()))
-
-    def _has_paid_off(self) -> bool:
-        """Return whether a recent listing served more lookups than it took requests."""
-        last = self._index
-        return (
-            last is not None
-            and last.hits > last.requests > 1
-            and monotonic() < last.started_at + 2 * UNCHANGED_S
-        )
+        self._single_calls += initial
+        return True
 
     def _saves_requests(self, single_requests: int) -> bool:
         now = monotonic()
@@ -375,7 +370,7 @@ class SharedInventory:
             _LISTINGS.labels("success").inc()
             if self._is_outdated:
                 return None
-            self._index = index
+            self._index, self._single_calls = index, 0
             return index
         finally:
             self._listing_task, self._is_outdated = None, False
