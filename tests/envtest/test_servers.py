@@ -68,7 +68,8 @@ async def test_informer_starts_by_watch_list(api_server: servers.ApiServer) -> N
         for number in range(20):
             await create(session, f"node-{number}")
     async with Transport(load(str(api_server.kubeconfig_path), "", environ={})) as transport:
-        informer = Informer(Client(transport).resource(resources.NODES), resource="by-watch-list")
+        # The URL distinguishes the servers' series of the metric.
+        informer = Informer(Client(transport).resource(resources.NODES), resource=api_server.url)
         running = spawn(informer.run(), name="informer")
         try:
             await informer.wait_synced(DEADLINE_S)
@@ -78,7 +79,7 @@ async def test_informer_starts_by_watch_list(api_server: servers.ApiServer) -> N
     assert {f"node-{number}" for number in range(20)} <= set(informer.store.keys())
     modes = {
         mode: REGISTRY.get_sample_value(
-            "ccm_kube_lists_total", {"resource": "by-watch-list", "mode": mode}
+            "ccm_kube_lists_total", {"resource": api_server.url, "mode": mode}
         )
         for mode in ("watch-list", "pages")
     }
