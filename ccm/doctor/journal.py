@@ -100,6 +100,8 @@ async def check(case: Case) -> CheckFinding:
     except ExaminationError as error:
         return skip(f"the leader was not asked: {error}")
     total = count(len(response.entries), "entry", "entries")
+    if not response.orphans and response.down:
+        return warn(f"the journal cannot be written: {response.down}", "correct the storage")
     if not response.orphans:
         return ok(f"{total}, no orphan")
     return warn(

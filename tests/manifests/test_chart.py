@@ -356,9 +356,11 @@ def test_an_invalid_value_is_refused_with_its_name(
     assert told in output
 
 
-@pytest.mark.parametrize(("mode", "granted"), [("off", False), ("report", True)])
+@pytest.mark.parametrize(
+    ("mode", "granted"), [("off", False), (False, False), ("report", True), ("delete", True)]
+)
 def test_the_journal_gets_its_permissions_without_a_file(
-    tmp_path: Path, mode: str, granted: bool
+    tmp_path: Path, mode: str | bool, granted: bool
 ) -> None:
     """Without `persistence.config` the journal is in ConfigMaps of the Lease's namespace."""
     objects = list(yaml.safe_load_all(shipped.rendered(tmp_path, {"extraArgs": {"journal": mode}})))

@@ -219,4 +219,4 @@ def test_the_bare_deployment_is_refused_for_its_missing_image(kubectl: Kubectl) 
 
 @pytest.mark.envtest
 def test_the_kustomize_base_passes_strict_validation(kubectl: Kubectl, tmp_path: Path) -> None:
-    assert accepted(kubectl(*DRY, "-k", str(shipped.overlay(tmp_path)))) == 9
+    assert accepted(kubectl(*DRY, "-k", str(shipped.overlay(tmp_path)))) == 13

@@ -264,6 +264,8 @@ class MachineCommand:
             "leader-elect-resource-name": given["leader-elect-resource-name"] or self.name,
             "leader-elect-resource-namespace": namespace or given["namespace"],
             "secure-port": 0,
+            # The commands have neither the flag nor the permissions.
+            "journal": generic.JOURNAL_OFF,
         }
         return CommandOptions(
             **fields(settings),

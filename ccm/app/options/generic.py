@@ -42,8 +42,7 @@ Source: client-go's REST client.
 """
 
 JOURNAL_OFF = "off"
-JOURNAL_DEFAULT = JOURNAL_OFF
-"""Default of --journal."""
+"""Value of --journal without a journal."""
 
 LEASE = "cloud-controller-manager"
 """Default name of the daemon's lease."""
@@ -184,10 +183,10 @@ class GenericFlags:
     persistence_config: str = PERSISTENCE.flag(
         "",
         "File that configures persistent storage (ccm/persistence/README.md). Empty means "
-        "ConfigMaps of the cluster with --journal, else none.",
+        "ConfigMaps of the cluster, or none with --journal=off.",
     )
     journal: str = PERSISTENCE.flag(
-        JOURNAL_DEFAULT,
+        "report",
         "Journal of the load balancers and VMs that this daemon creates and deletes: off keeps "
         "none, report also reports resources whose owner is gone, delete also deletes them.",
         check=one_of(JOURNAL_OFF, "report", "delete"),

@@ -164,6 +164,11 @@ async def test_changes_are_posted_and_need_the_verb_post(monkeypatch: pytest.Mon
     [
         (BOTH, Severity.WARN, "2 entries, 1 orphan"),
         (structs.replace(BOTH, orphans={}), Severity.OK, "2 entries, no orphan"),
+        (
+            structs.replace(BOTH, orphans={}, down="disk full"),
+            Severity.WARN,
+            "the journal cannot be written: disk full",
+        ),
         (NoAnswer(why="no leader", advice=""), Severity.SKIP, "was not asked: no leader"),
     ],
 )
@@ -175,9 +180,7 @@ async def test_doctor_reports_the_orphans_of_the_leader(
     finding = await source.check(CASE)
 
     assert (finding.severity, text in finding.message) == (severity, True)
-    assert finding.details == (
-        ("loadbalancer-1: The owner is gone",) if severity is Severity.WARN else ()
-    )
+    assert finding.details == (("loadbalancer-1: The owner is gone",) if "1 orphan" in text else ())
 
 
 @pytest.mark.row("journal-04")

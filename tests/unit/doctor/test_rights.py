@@ -96,7 +96,7 @@ def test_disabled_features_need_no_permissions(flags: list[str], resource: str, 
 
 def test_lease_and_configmap_permissions_follow_the_flags() -> None:
     flags = ("--leader-elect-resource-name=l", "--leader-elect-resource-namespace=ns")
-    wanted = needed_permissions(given(*flags, OWN_ACCOUNTS), migrated="second")
+    wanted = needed_permissions(given(*flags, OWN_ACCOUNTS, "--journal=off"), migrated="second")
 
     found = [need for need in wanted if need.resource in ("leases", "configmaps")]
     assert sorted(map(str, found)) == sorted(
@@ -304,9 +304,10 @@ def test_component_for_separate_accounts_grants_the_additional_permissions() -> 
 
 
 def test_kubermatic_component_grants_the_additional_permissions() -> None:
-    wanted = needed_permissions(given(f"--controllers=*,{KUBERMATIC}"))
+    # The journal needs some of them, too.
+    wanted = needed_permissions(given(f"--controllers=*,{KUBERMATIC}", "--journal=off"))
 
-    rest = rules(wanted) - rules(needed_permissions(given()))
+    rest = rules(wanted) - rules(needed_permissions(given("--journal=off")))
     assert rest == granted("components", "kubermatic", "rbac.yaml")
 
 
@@ -314,17 +315,16 @@ def persisting(folder: Path, text: str) -> set[Rule]:
     """Permissions that a file of `--persistence-config` adds."""
     file = folder / "persistence.yaml"
     file.write_text(text)
-    wanted = needed_permissions(given(f"--persistence-config={file}"))
-    return rules(wanted) - rules(needed_permissions(given()))
+    wanted = needed_permissions(given(f"--persistence-config={file}", "--journal=off"))
+    return rules(wanted) - rules(needed_permissions(given("--journal=off")))
 
 
-def test_persistence_component_grants_the_additional_permissions(tmp_path: Path) -> None:
+def test_journal_needs_the_permissions_of_storage_in_config_maps(tmp_path: Path) -> None:
     added = persisting(tmp_path, "instances: [{kubernetes: {}}]")
-    journal = needed_permissions(given("--journal=report"))
-    assert rules(journal) - rules(needed_permissions(given())) == added
-    also = ("", "configmaps", "", "kube-system", "create")  # the base has it, too
 
-    assert granted("components", "persistence", "rbac.yaml") == {*added, also}
+    assert added == rules(needed_permissions(given())) - rules(
+        needed_permissions(given("--journal=off"))
+    )
 
 
 @pytest.mark.parametrize(
