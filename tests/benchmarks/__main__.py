@@ -15,9 +15,11 @@ from typing import Any
 
 from tests.benchmarks import (
     decoding,
+    growth,
     journal_cost,
     journal_store,
     machine_pool,
+    neighbours,
     rollouts,
     scenarios,
     services,
@@ -36,6 +38,8 @@ SCENARIOS: dict[str, Callable[[World], Awaitable[dict[str, Any]]]] = {
     "stall": scenarios.stall,
 }
 ALONE: dict[str, Callable[[], Awaitable[dict[str, Any]]]] = {
+    "growth": growth.growth,
+    "neighbours": neighbours.neighbours,
     "journal": journal_cost.journal,
     "journal-store": journal_store.journal_store,
     "decode": decoding.measure,
@@ -57,12 +61,18 @@ def main() -> None:
     parser.add_argument(
         "scenario", nargs="*", choices=[*SCENARIOS, *ALONE, []], help="default: all"
     )
-    chosen = parser.parse_args().scenario or [*SCENARIOS, *ALONE]
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw the figures of growth into an SVG file"
+    )
+    options = parser.parse_args()
+    chosen = options.scenario or [*SCENARIOS, *ALONE]
     figures: dict[str, Any] = {"python": platform.python_version(), "cores": os.cpu_count()}
     for name in chosen:
         print(f"running {name} ...", file=sys.stderr, flush=True)
         figures[name] = asyncio.run(_run(name))
     print(json.dumps(figures, indent=2))
+    if options.plot and "growth" in figures:
+        options.plot.write_text(growth.draw(figures["growth"]))
 
 
 if __name__ == "__main__":

@@ -245,8 +245,10 @@ def _node(name: str, padding: bool) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def open_world(folder: Path, *, latency: str = "50ms") -> AsyncIterator[World]:
-    """Start everything."""
+async def open_world(
+    folder: Path, *, latency: str = "50ms", **server_options: Any
+) -> AsyncIterator[World]:
+    """Start everything; `server_options` are those of `RealServer`."""
     audit = folder / "audit.log"
     cloud_argv = [sys.executable, "-m", "providers.sim", "--latency", latency]
     cloud = subprocess.Popen(cloud_argv, stdout=PIPE, stdin=subprocess.DEVNULL)
@@ -256,7 +258,7 @@ async def open_world(folder: Path, *, latency: str = "50ms") -> AsyncIterator[Wo
         config = folder / "cloud.yaml"
         config.write_text(f"url: {ready['url']}\ntoken: {ready['token']}\n")
         async with realserver.open_real_apiserver(
-            assets.ensure_assets(), folder / "api", audit_log=audit
+            assets.ensure_assets(), folder / "api", audit_log=audit, **server_options
         ) as server:
             context = ssl.create_default_context(cafile=server.ca_file)
             async with (

@@ -1,0 +1,162 @@
+"""How the cost of new nodes and Services grows with the cluster, up to 15,000 nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks import proc, services, ticking
+from tests.benchmarks.world import RESTING_S, World, open_world
+
+SIZES = {1_000: 133, 5_000: 667, 15_000: 2_000}
+"""Nodes -> Services."""
+
+LIMIT_S = 1_800.0
+SAMPLE = 5
+"""Load balancers whose members are counted in the end: all of them would be 30 million."""
+
+
+WIDTH, HEIGHT, MARGIN = 640, 420, 60
+"""Size of the plot in pixels."""
+
+SERIES = {"bare": "#888888", "nodes": "#0b6bcb", "with_services": "#c2410c"}
+"""Series of the plot -> its colour."""
+
+
+async def growth() -> dict[str, Any]:
+    """Default flags: nodes beside a bare client, then the same with Services; growth exponents."""
+    rows = {nodes: await _measured(nodes, webs) for nodes, webs in SIZES.items()}
+    least, most = min(SIZES), max(SIZES)
+    exponents = {
+        f"{case}.{figure}": _exponent(most / least, rows[least][case], rows[most][case], figure)
+        for case, figure in itertools.product(
+            ("bare", "nodes", "with_services"), ("wall_s", "cpu_s", "peak_rss_mib")
+        )
+    }
+    return {"sizes": {str(nodes): row for nodes, row in rows.items()}, "exponents": exponents}
+
+
+def _exponent(factor: float, small: dict[str, Any], large: dict[str, Any], figure: str) -> float:
+    """The exponent of a cost that is a power of the number of nodes; 1 = linear."""
+    return round(math.log(large[figure] / small[figure]) / math.log(factor), 2)
+
+
+async def _measured(nodes: int, webs: int) -> dict[str, Any]:
+    names = [f"node-{n:05d}" for n in range(nodes)]
+    with tempfile.TemporaryDirectory(prefix="growth-") as folder:
+        async with open_world(Path(folder)) as world:
+            await world.add_instances(names)
+            bare = await world.bare(names)
+            await world.remove_nodes()
+            only = await _bring_up(world, names, 0)
+            await world.remove_nodes()
+            both = await _bring_up(world, names, webs)
+    ratio = round(only["wall_s"] / bare["wall_s"], 2)
+    return {"bare": bare, "nodes": only, "wall_ratio": ratio, "with_services": both}
+
+
+async def _bring_up(world: World, names: list[str], webs: int) -> dict[str, Any]:
+    """All nodes and Services appear at once, in a cluster that the daemon already watches."""
+    ticks = world.folder / f"ticks-{webs}"
+    flags = ("--configure-cloud-routes=false",)
+    async with world.leader(f"growth-{webs}.log", *flags, ticks=ticks) as daemon:
+        await world.cloud_calls()
+        offset = world.audit.stat().st_size
+        before = proc.usage(daemon.pid)
+        started = time.time()
+        await asyncio.gather(
+            world.register(names),
+            services.create_services(world, [f"web-{n:04d}" for n in range(webs)]),
+        )
+        await asyncio.to_thread(daemon.wait_for, "node initialised", len(names), LIMIT_S)
+        if webs:
+            await asyncio.to_thread(daemon.wait_for, "load balancer ensured", webs, LIMIT_S)
+            await _rested(daemon)
+            await _check_members(world, len(names))
+        after = proc.usage(daemon.pid)
+        done = [
+            line["ts"]
+            for message in ("node initialised", "load balancer ensured", "members updated")
+            for line in daemon.lines(message)
+        ]
+        ended = max(done) / 1000
+        calls = await world.cloud_calls()
+        daemon.stop()
+    return {
+        "wall_s": round(ended - started, 2),
+        "cpu_s": round(after.cpu_s - before.cpu_s, 2),
+        "peak_rss_mib": round(after.peak_mib, 1),
+        "events": world.named(offset, "create", "events").total(),
+        "cloud_calls": calls,
+        **ticking.longest(ticks, started, ended),
+    }
+
+
+async def _rested(daemon: proc.Daemon) -> None:
+    """Wait until the last members are updated: the daemon has used little CPU for a while."""
+    quiet, used_s = 0, 0.0
+    async with asyncio.timeout(LIMIT_S):
+        while quiet < 10:
+            now_s = proc.usage(daemon.pid).cpu_s
+            quiet = quiet + 1 if now_s - used_s < RESTING_S else 0
+            used_s = now_s
+            await asyncio.sleep(1)
+
+
+async def _check_members(world: World, members: int) -> None:
+    async with world.cloud.get(f"/admin/balancers?limit={SAMPLE}") as response:
+        found = [len(each["members"]) for each in (await response.json())["balancers"]]
+    if found != [members] * SAMPLE:
+        raise RuntimeError(f"the first load balancers have {found} members, not {members}")
+
+
+def draw(figures: dict[str, Any]) -> str:
+    """Return the CPU seconds of each size as an SVG picture; both axes are logarithmic."""
+    points = {
+        series: [(int(nodes), row[series]["cpu_s"]) for nodes, row in figures["sizes"].items()]
+        for series in SERIES
+    }
+    costs = [cost for line in points.values() for _, cost in line]
+    across = _axis(min(SIZES), max(SIZES), MARGIN, WIDTH - MARGIN)
+    up = _axis(min(costs), max(costs), HEIGHT - MARGIN, MARGIN)
+    parts = [
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+            'font-family="sans-serif" font-size="13">'
+        ),
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+        f'<text x="{MARGIN}" y="24">CPU seconds of a bring-up, by number of nodes</text>',
+    ]
+    parts += [
+        f'<text x="{across(nodes)}" y="{HEIGHT - 24}" text-anchor="middle">{nodes:,}</text>'
+        for nodes in SIZES
+    ]
+    for series, line in points.items():
+        path = " ".join(f"{across(nodes)},{up(cost)}" for nodes, cost in line)
+        nodes, cost = line[-1]
+        exponent = figures["exponents"][f"{series}.cpu_s"]
+        parts.append(
+            f'<polyline points="{path}" fill="none" stroke="{SERIES[series]}" stroke-width="2"/>'
+        )
+        parts += [
+            f'<text x="{across(nodes)}" y="{up(cost) - 8}" text-anchor="middle" '
+            f'fill="{SERIES[series]}">{cost}</text>'
+            for nodes, cost in line
+        ]
+        parts.append(
+            f'<text x="{across(nodes) - 12}" y="{up(cost) + 20}" text-anchor="end" '
+            f'fill="{SERIES[series]}">{series.replace("_", " ")}, exponent {exponent}</text>'
+        )
+    return "\n".join((*parts, "</svg>\n"))
+
+
+def _axis(least: float, most: float, start: int, end: int) -> Callable[[float], float]:
+    """Return a function from a value to its place on a logarithmic axis, in pixels."""
+    scale = (end - start) / math.log(most / least)
+    return lambda value: round(start + scale * math.log(value / least), 1)
