@@ -18,6 +18,7 @@ from ccm.base import clock, log
 from ccm.base.backoff import ExponentialBackoff
 from ccm.base.tasks import NamedTaskGroup
 from ccm.cloud.calls.client import CloudClient
+from ccm.cloud.errors import CloudError
 from ccm.cloud.interface import Routes
 from ccm.cloud.lookup import NodeOwnership
 from ccm.cloud.types import Route
@@ -262,7 +263,16 @@ class RouteCalls:
             target_node=node.name,
             target_addresses=tuple(node.addresses),
         )
-        await self.handle.call(Routes.create_route, self.handle.cluster_name, node.uid, route)
+        try:
+            await self.handle.call(Routes.create_route, self.handle.cluster_name, node.uid, route)
+        except CloudError:
+            current = self.nodes.store.get(node.name)
+            if not plan.affects_routes(node, current, targets=(node.name,)):
+                raise
+            # A change of the node ends the delay of its routes, but this call has not failed by
+            # then. So the delay must not begin: it could be long, and nothing would end it.
+            self.schedule.request(clock.monotonic())
+            return False
         self._log.info("route created", node=node.name, cidr=creation.cidr)
         self.conditions.created(node.name, creation.network)
         return True

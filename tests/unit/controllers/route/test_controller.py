@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ccm.base.metrics import REGISTRY
-from ccm.cloud.errors import RetryAfter, Unavailable
+from ccm.cloud.errors import FailedPrecondition, RetryAfter, Unavailable
 from ccm.cloud.types import address
 from ccm.model import NodeAddress
 from ccm.testing import builders
@@ -254,6 +254,23 @@ async def test_failed_creation_emits_events_and_retries_with_back_off() -> None:
 
         assert env.cloud.present() == {("a", A)}
         assert env.conditions[1:] == [("a", "False", "RouteCreated")]
+
+
+@pytest.mark.row("route-fail-02")
+async def test_a_call_that_fails_for_the_former_state_of_its_node_is_repeated_at_once() -> None:
+    fault = {"create": FailedPrecondition("no internal IPv4 address yet")}
+    what = f"create a {A}"
+    async with running({"a": A}, slow=[what], faults=fault) as env:
+        env.node("a", A, ip="10.0.0.77")
+        await advance(1)
+        env.cloud.open[what].set()
+        await advance(0)
+        env.cloud.faults.clear()
+        await advance(11)
+
+        assert env.cloud.changes() == [what, what]
+        assert env.cloud.present() == {("a", A)}
+        assert env.told == []
 
 
 @pytest.mark.row("route-fail-02")
