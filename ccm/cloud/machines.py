@@ -55,10 +55,10 @@ IMPORT_ANNOTATION = "kube-ccm/import-vms"
 if the labels or tags of the VMs name another owner or none."""
 
 CORRECT_OWNER = (
-    "correct spec.providerID, or list the VM in the annotation "
-    f"{IMPORT_ANNOTATION} of MachineClass {{}}"
+    "correct spec.providerID, or, if the Machine has a MachineClass, list the VM in the class's "
+    f"annotation {IMPORT_ANNOTATION}"
 )
-"""Advice in the message of `NotOwned`; `{}` stands for the name of the MachineClass."""
+"""Advice in the message of `NotOwned`."""
 
 SPEC_USER_DATA = "userData"
 """Field of a provider spec that may contain user data; placeholders in it are replaced, as in the
@@ -598,10 +598,7 @@ def check_owner(req: MachineRequest, marks: Identity) -> Identity:
         owner = "has no labels or tags of a machine"
         if not is_unmarked:
             owner = f"belongs to machine {marks.name} ({marks.uid}) of cluster {marks.cluster}"
-        raise NotOwned(
-            f"VM {req.provider_id} {owner} and was not changed; "
-            f"{CORRECT_OWNER.format(identity.pool)}"
-        )
+        raise NotOwned(f"VM {req.provider_id} {owner} and was not changed; {CORRECT_OWNER}")
     return marks if marks.uid else identity
 
 

@@ -18,7 +18,6 @@ from ccm.base.tasks import run_bounded
 from ccm.cloud import errors
 from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.machines import (
-    CORRECT_OWNER,
     ListMachinesRequest,
     MachineDriver,
     MachineRequest,
@@ -55,7 +54,7 @@ _REMOVE = (
 )
 _LEAVE = (
     "nothing to do: the daemon ignores these VMs; --adopt-unmarked-machines adopts those that "
-    "another manager created for existing Machines"
+    "another manager created for existing Machines with a MachineClass"
 )
 _ASK = (
     "the daemon ignores these VMs, because Machines of other namespaces may own them; to delete "
@@ -381,11 +380,7 @@ class _Comparison:
             except errors.NotFound:
                 self.missing_vms.append(f"{machine.key} ({machine.provider_id})")
             except errors.NotOwned as error:
-                text = str(error)
-                if self.api.codec.machine_classes is None:
-                    # A driver advises to change the MachineClass.
-                    text = text.removesuffix(f"; {CORRECT_OWNER.format(machine.class_name)}")
-                self.not_owned.append(f"{machine.key}: {text}")
+                self.not_owned.append(f"{machine.key}: {error}")
             except errors.CloudError:
                 return  # the VM may exist
 

@@ -306,7 +306,7 @@ def match_named(
 def _unmarked(where: str) -> str:
     return (
         f"{where} has the name of this machine and no marker of any cluster; delete or rename it, "
-        "or adopt it with --adopt-unmarked-machines"
+        "or, if the Machine has a MachineClass, adopt it with --adopt-unmarked-machines"
     )
 
 

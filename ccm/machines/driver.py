@@ -295,7 +295,7 @@ class SharedComponents:
 def _wrong_owner_error(machine: Machine) -> NotOwned:
     return NotOwned(
         f"VM {machine.provider_id} has another name than this machine and was not changed; "
-        f"{CORRECT_OWNER.format(machine.class_name)}"
+        f"{CORRECT_OWNER}"
     )
 
 

@@ -150,7 +150,7 @@ def test_vm_of_another_owner_is_refused(
 
     assert told in str(caught.value)
     assert "VM a://1" in str(caught.value)
-    assert "kube-ccm/import-vms of MachineClass workers" in str(caught.value)
+    assert "in the class's annotation kube-ccm/import-vms" in str(caught.value)
 
 
 @pytest.mark.parametrize(
