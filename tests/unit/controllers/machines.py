@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -83,13 +84,15 @@ class FakeDriver(Driver[None]):
         self.node_name: Callable[[MachineRequest], str] = lambda req: req.identity.name
         self.deleted: list[str] = []
         self.hides: set[str] = set()
+        self._numbers = itertools.count()
 
     async def create_machine(self, req: MachineRequest) -> MachineInfo:
         await self._called("create_machine", req)
         for record in self.vms.values() if self.finds else ():
             if record.identity.uid == req.identity.uid:
                 return record.info
-        number = len(self.vms) + len(self.deleted)
+        # No ID is used twice, as in a cloud: a lost VM is replaced before its Machine is gone.
+        number = next(self._numbers)
         info = MachineInfo(
             provider_id=f"fake:///{number}", node_name=self.node_name(req), last_known_state=None
         )
