@@ -33,7 +33,7 @@ def test_a_second_apply_of_the_overlay_changes_nothing(kubectl: Kubectl) -> None
     made = kubectl("apply", "-k", OVERLAY).splitlines()
     again = kubectl("apply", "-k", OVERLAY).splitlines()
 
-    assert len(made) == 10
+    assert len(made) == 14
     assert [line for line in made if not line.endswith(" created")] == []
     # kubectl always replaces the selector of a budget, and calls that a change.
     changed = [line for line in again if not line.endswith(" unchanged")]
@@ -41,7 +41,7 @@ def test_a_second_apply_of_the_overlay_changes_nothing(kubectl: Kubectl) -> None
     budget = kubectl("get", "pdb", "-n", "kube-system")
     assert re.search(r"cloud-controller-manager +N/A +1 +0 +\d+s", budget)
     assert "ClusterRole/system:cloud-controller-manager" in kubectl("get", "clusterrolebindings")
-    assert kubectl("delete", "-k", OVERLAY).count(" deleted") == 10
+    assert kubectl("delete", "-k", OVERLAY).count(" deleted") == 14
 
 
 def _machines(kubectl: Kubectl) -> list[str]:

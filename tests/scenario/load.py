@@ -15,6 +15,7 @@ from ccm.controllers.node.manifest import MANIFEST as NODE
 from ccm.controllers.nodelifecycle.manifest import MANIFEST as NODE_LIFECYCLE
 from ccm.controllers.service.manifest import MANIFEST as SERVICE
 from ccm.model import Service, names
+from ccm.persistence import kubestore
 from providers.sim import world_balancers
 from tests.faults import Exchange, Match
 from tests.scenario import harness
@@ -200,11 +201,13 @@ def _asked(env: Environment) -> int:
 
 
 def writes(env: Environment) -> list[Exchange]:
-    """Writes of daemons, without their Lease and its events."""
+    """Writes of daemons, without their Lease and its events, and without their journal."""
     return [
         exchange
         for exchange in env.writes(Match(write=True))
-        if "/leases" not in exchange.path and b'"Lease"' not in exchange.body
+        if "/leases" not in exchange.path
+        and b'"Lease"' not in exchange.body
+        and kubestore.LABEL.encode() not in exchange.body
     ]
 
 

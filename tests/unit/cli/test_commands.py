@@ -23,7 +23,7 @@ from ccm.app.options.argv import UsageError
 from ccm.cli import command, completion, doctor, explain, orphans, plan, rollout
 from ccm.cloud import Cloud
 from ccm.cloud.calls.client import CloudClient
-from ccm.doctor import ExaminationError, examination, reach, start_forecast
+from ccm.doctor import ExaminationError, examination, journal, reach, start_forecast
 from ccm.doctor.case import CheckResult, warn
 from ccm.kube.client import Page
 from ccm.machines import rolloutstatus
@@ -214,6 +214,7 @@ def test_control_characters_in_cluster_text_never_reach_the_terminal(
     handle = CloudClient(Cloud(name="fake", load_balancer=FakeDigests()))
     monkeypatch.setattr(orphans, "_opened", stub(handle))
     monkeypatch.setattr(orphans, "_orphans", stub([ORPHAN]))
+    monkeypatch.setattr(journal, "check", stub(warn(HOSTILE, details=[HOSTILE])))
     monkeypatch.setattr(reach, "connect", stub(ExaminationError(HOSTILE)))
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
