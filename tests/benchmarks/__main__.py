@@ -32,6 +32,7 @@ SCENARIOS: dict[str, Callable[[World], Awaitable[dict[str, Any]]]] = {
     "services": services.services,
     "machines": machine_pool.fifty,
     "rollout": rollouts.rollout,
+    "rollout-default": rollouts.rollout_default,
     "many-rollouts": rollouts.many_rollouts,
     "kubermatic-rollout": rollouts.kubermatic_rollout,
     "memory": scenarios.memory,

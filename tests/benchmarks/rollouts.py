@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import statistics
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from ccm.base import tasks
@@ -22,11 +22,8 @@ BOOT_S = 2.0
 SURGE, UNAVAILABLE = 5, 2
 FEW = 10
 LIMIT_S = 900.0
-FLAGS = (
-    "--kube-api-qps=-1",
-    "--machine-concurrent-syncs=100",
-    "--secure-port=0",
-)
+DEFAULTS = ("--secure-port=0",)
+FLAGS = (*DEFAULTS, "--kube-api-qps=-1", "--machine-concurrent-syncs=100")
 ROUNDS = 3
 """One round says little: the short phases differ by half a second from run to run."""
 
@@ -35,12 +32,16 @@ WRITES = frozenset({"create", "update", "patch", "delete"})
 
 
 async def rollout(
-    world: World, *, count: int = 50, api: FleetApi = GARDENER_FLEET
+    world: World,
+    *,
+    count: int = 50,
+    api: FleetApi = GARDENER_FLEET,
+    given: Sequence[str] = FLAGS,
 ) -> dict[str, Any]:
     """The life of a deployment, with bounds as a watch shows them."""
     fleet, (first, second) = Fleet(world.api, boot_s=BOOT_S, api=api), api.kinds
     aliases = [one.alias for one in api.api.manifests.values()]
-    flags = (f"--controllers={','.join(aliases)}", *FLAGS)
+    flags = (f"--controllers={','.join(aliases)}", *given)
     log = f"{api.api.codec.prefix}machines.log"
     async with _prepared(world, api), fleet.at_work(), world.leader(log, *flags) as daemon:
         figures: dict[str, Any] = {"machines": count}
@@ -59,6 +60,11 @@ async def rollout(
         figures["peak_rss_mib"] = round(proc.usage(daemon.pid).peak_mib, 1)
         daemon.stop()
     return figures
+
+
+async def rollout_default(world: World) -> dict[str, Any]:
+    """The same with the default flags."""
+    return await rollout(world, given=DEFAULTS)
 
 
 async def many_rollouts(world: World) -> dict[str, Any]:
