@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import ipaddress
+import itertools
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -37,11 +38,16 @@ MAX_RETRY_S = 30.0
 """Limits, in seconds, for the retry delay that the cloud announces."""
 
 
+_Members = tuple[Sequence[cloud.Node], Sequence[str], Sequence[str]]
+"""Nodes, IP families, and the addresses of the nodes in these families."""
+
+
 class SimBalancers:
     """Implementation of `LoadBalancer` and of all optional interfaces of load balancers."""
 
     def __init__(self, api: client.Client) -> None:
         self._api = api
+        self._members: _Members = ((), (), ())
 
     def get_load_balancer_name(self, cluster_name: str, service: cloud.Service) -> str:  # noqa: ARG002 - the UID says enough
         """Return the default name (`load_balancer_name`)."""
@@ -79,7 +85,7 @@ class SimBalancers:
         if actual_spec(balancer) != recipe:
             balancer = await self._api.change_balancer(balancer.id, recipe)
             _check_usable(balancer)
-        balancer = await self._ensure_members(balancer, members(nodes, recipe.families))
+        balancer = await self._ensure_members(balancer, self._members_of(nodes, recipe.families))
         return _status(balancer)
 
     async def update_load_balancer(
@@ -97,7 +103,7 @@ class SimBalancers:
         if balancer is None:
             raise cloud.NotFound(f"no load balancer for {service.key}")
         _check_usable(balancer)
-        await self._ensure_members(balancer, members(nodes, balancer.families))
+        await self._ensure_members(balancer, self._members_of(nodes, balancer.families))
 
     async def ensure_load_balancer_deleted(self, cluster_name: str, service: cloud.Service) -> None:
         """Delete the load balancer: one request to find it, another to delete it.
@@ -155,7 +161,13 @@ class SimBalancers:
     ) -> str:
         """Return the digest that the load balancer has after `ensure_load_balancer`."""
         recipe = desired_spec(service)
-        return digest(recipe, members(nodes, recipe.families))
+        return digest(recipe, self._members_of(nodes, recipe.families))
+
+    def _members_of(self, nodes: Sequence[cloud.Node], families: Sequence[str]) -> Sequence[str]:
+        # Many Services have the same members, and each call for them gets the same sequence.
+        if nodes is not self._members[0] or families != self._members[1]:
+            self._members = (nodes, families, members(nodes, families))
+        return self._members[2]
 
     async def _find(self, cluster_name: str, service: cloud.Service) -> client.Balancer | None:
         name = self.get_load_balancer_name(cluster_name, service)
@@ -257,11 +269,8 @@ def actual_spec(balancer: client.Balancer) -> client.BalancerSpec:
 
 def members(nodes: Iterable[cloud.Node], families: Sequence[str]) -> tuple[str, ...]:
     """Return the members: the first InternalIP of each node for each family."""
-    addresses: set[str] = set()
-    for node in nodes:
-        for family in families:
-            addresses.update(internal_ips(node.addresses, family)[:1])
-    return tuple(sorted(addresses))
+    ips = (internal_ips(node.addresses, family)[:1] for node in nodes for family in families)
+    return tuple(sorted(set(itertools.chain.from_iterable(ips))))
 
 
 def internal_ips(addresses: Iterable[cloud.NodeAddress], family: str) -> list[str]:

@@ -36,6 +36,9 @@ from ccm.runtime.deletions import (
 MAX_NAMES_SHOWN = 20
 """Limit of node names in a message (Go cloud-provider, service controller)."""
 
+SNAPSHOT_S = 1.0
+"""Seconds for which a copy of the members serves while they change: shorter than a burst."""
+
 MAX_MISSING_S = 1800.0
 """Maximum seconds for which nodes that left the cache without a deletion event stay members, while
 the cluster has other nodes.
@@ -125,7 +128,9 @@ class MemberPool:
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
-        self._sorted: tuple[Node, ...] | None = ()
+        self._snapshot = MemberSnapshot((), f"{0:064x}", 0)
+        self._snapshot_at = -math.inf
+        self._is_outdated = False
         self._digest = 0
         self._at_burst = ""
         self._unfit_since = math.inf
@@ -153,15 +158,22 @@ class MemberPool:
         else:
             self.unfit.add(node.name)
         self._nodes[node.name] = node
-        self._sorted = None
+        self._is_outdated = True
         if old is None or old.provider_id != node.provider_id:
             self._digest ^= _digest(node) ^ (_digest(old) if old is not None else 0)
+        elif (old.labels, old.annotations, old.addresses) != (
+            node.labels,
+            node.annotations,
+            node.addresses,
+        ):
+            # A provider may select nodes by these, and no end of a burst causes an update.
+            self._snapshot_at = -math.inf
 
     def remove(self, name: str) -> None:
         """Remove a member."""
         self.unfit.discard(name)
         if (old := self._nodes.pop(name, None)) is not None:
-            self._sorted = None
+            self._is_outdated = True
             self._digest ^= _digest(old)
 
     def drop_unfit(self, now: float) -> bool:
@@ -189,10 +201,18 @@ class MemberPool:
 
     @property
     def snapshot(self) -> MemberSnapshot:
-        """The current members, with the fingerprint and the number of ended bursts."""
-        if self._sorted is None:
-            self._sorted = tuple(self._nodes[name] for name in sorted(self._nodes))
-        return MemberSnapshot(self._sorted, self.fingerprint, self.bursts)
+        """The members, with their fingerprint and the number of ended bursts.
+
+        During a burst, the members may be up to `SNAPSHOT_S` old: the end of the burst causes an
+        update. Otherwise each of many Services would copy the members, as a node joins between two
+        of them.
+        """
+        now = clock.monotonic()
+        if self._is_outdated and now >= self._snapshot_at + SNAPSHOT_S:
+            nodes = tuple(self._nodes[name] for name in sorted(self._nodes))
+            self._snapshot = MemberSnapshot(nodes, self.fingerprint, self.bursts)
+            self._snapshot_at, self._is_outdated = now, False
+        return self._snapshot
 
     @property
     def fingerprint(self) -> str:
@@ -205,6 +225,7 @@ class MemberPool:
         """End a burst of node changes; return whether the members changed since the last burst."""
         before, self._at_burst = self._at_burst, self.fingerprint
         self.bursts += 1
+        self._snapshot_at, self._is_outdated = -math.inf, True
         return before != self._at_burst
 
     def needs_update(self, known: str, burst: int) -> bool:

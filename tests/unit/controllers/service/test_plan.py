@@ -14,6 +14,7 @@ from ccm.controllers.service.plan import BalancerState, ServiceAction, ServiceRe
 from ccm.model import Taint, names
 from ccm.model.patches import StaleObject
 from ccm.testing.builders import node
+from ccm.testing.clock import advance
 from tests.support.services import F, autoscaler_taint
 
 pytestmark = pytest.mark.virtual_time
@@ -340,6 +341,26 @@ def test_readiness_and_taint_changes_do_not_affect_members(
     old: dict[str, Any], new: dict[str, Any]
 ) -> None:
     assert not affects_members(node(**old), node(**new))
+
+
+@pytest.mark.virtual_time
+async def test_members_are_copied_once_a_second_while_nodes_join_and_anew_at_the_end() -> None:
+    pool = MemberPool()
+    pool.put(node("a"))
+    first = pool.snapshot
+    pool.put(node("b"))
+    await advance(0.9)
+    assert pool.snapshot is first
+    assert first.fingerprint != pool.fingerprint
+    assert pool.needs_update(first.fingerprint, first.burst) is False
+
+    pool.end_burst()
+    assert [each.name for each in pool.snapshot.nodes] == ["a", "b"]
+    assert pool.needs_update(first.fingerprint, first.burst)
+
+    pool.remove("a")
+    await advance(1)
+    assert [each.name for each in pool.snapshot.nodes] == ["b"]
 
 
 @pytest.mark.row("service-nodes-03")
