@@ -606,8 +606,8 @@ def _region_of_id(provider_id: str) -> str:
 def _region_of_class(given: Mapping[str, Any]) -> str:
     region = without_nulls(given).get("region", "")
     if not (isinstance(region, str) and _REGION.fullmatch(region)):
-        text = f"region of the class is {region!r}; it must not contain spaces or slashes"
-        raise cloud.InvalidArgument(text)
+        value = repr(region) if isinstance(region, str) else "no text"
+        raise cloud.InvalidArgument(f"region of the class is {value}; use no spaces or slashes")
     return region
 
 

@@ -864,6 +864,12 @@ def test_files_of_a_secret_are_readable_while_they_are_needed() -> None:
     assert contents == [("ca_file", b"authority"), ("key_file", b"key")] * 2
 
 
+@pytest.mark.parametrize("region", ["a b", 10**5000, ["a"]], ids=["text", "number", "list"])
+def test_a_wrong_region_of_a_class_is_one_error_whatever_its_type(region: object) -> None:
+    with pytest.raises(cloud.InvalidArgument, match=r"region of the class is .*; use no"):
+        machines._region_of_class({"region": region})
+
+
 # --- validation ---------------------------------------------------------------------------------
 
 GOOD = {"flavorName": FLAVOR, "imageID": SERVER, "networkID": SERVER}
