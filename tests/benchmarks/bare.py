@@ -1,7 +1,9 @@
-"""The wire's limit for nodes: sends what the daemon sends, and decides nothing.
+"""The wire's limit for nodes and Services: sends what the daemon sends, and decides nothing.
 
-Reads `NAME UID` lines on standard input, and ends with it. For each node: status patch, node patch,
-event. Prints one JSON line.
+Reads `node NAME UID ADDRESS` and `service NAME UID` lines on standard input, and ends with it. For
+each node: status patch, node patch, event. For each Service: finalizer, event, the three calls that
+make a load balancer with the members of that moment, event, status; and when all nodes are there,
+the two calls that change the members, and an event. Prints one JSON line.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ import msgspec
 from tests.benchmarks.proc import usage
 
 WORKERS = 64
+SERVICE_WORKERS = 32
+FINALIZER = "service.kubernetes.io/load-balancer-cleanup"
 
 
 class Meta(msgspec.Struct):
@@ -71,8 +75,10 @@ class Api:
 
 
 @contextlib.asynccontextmanager
-async def connect(server: str, token: str, ca_file: str) -> AsyncIterator[aiohttp.ClientSession]:
-    """A connection to the API server."""
+async def connect(
+    server: str, token: str, ca_file: str | None = None
+) -> AsyncIterator[aiohttp.ClientSession]:
+    """A connection to the API server or to the cloud."""
     trust = ssl.create_default_context(cafile=ca_file)
     async with aiohttp.ClientSession(
         server,
@@ -121,6 +127,61 @@ class Nodes:
         await self._queue.put(None)
 
 
+class Balancer(msgspec.Struct):
+    id: str
+    ingress: list[dict[str, str]]
+
+
+class Services:
+    """The work for every Service that is put in; `cloud` is the simulated cloud."""
+
+    def __init__(self, api: Api, cloud: Api) -> None:
+        self.members: list[str] = []
+        self._api = api
+        self._cloud = cloud
+        self._decoder = msgspec.json.Decoder(Balancer)
+        self._made: list[tuple[str, str, Balancer]] = []
+        self._slots = asyncio.Semaphore(SERVICE_WORKERS)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def put(self, name: str, uid: str) -> None:
+        """One more Service."""
+        self._tasks.append(asyncio.create_task(self._ensure(name, uid)))
+
+    async def finish(self) -> None:
+        """There are no more, and the members are complete; wait for all of them."""
+        await asyncio.gather(*self._tasks)
+        await asyncio.gather(*(self._update(*each) for each in self._made))
+
+    async def _ensure(self, name: str, uid: str) -> None:
+        path = f"/api/v1/namespaces/default/services/{name}/status"
+        async with self._slots:
+            self._api.event(_service_event(name, uid, "EnsuringLoadBalancer"))
+            await self._api.patch(path, {"metadata": {"finalizers": [FINALIZER]}})
+            await self._find(uid)
+            listener = {"protocol": "TCP", "port": 80, "target_port": 30080}
+            order = {"name": _balancer(uid), "cluster": "kubernetes", "listeners": [listener]}
+            made = self._decoder.decode(await self._cloud.send("POST", "/v1/balancers", order))
+            await self._set_members(made)
+            self._api.event(_service_event(name, uid, "EnsuredLoadBalancer"))
+            ingress = [{"ip": each["ip"]} for each in made.ingress]
+            await self._api.patch(path, {"status": {"loadBalancer": {"ingress": ingress}}})
+            self._made.append((name, uid, made))
+
+    async def _update(self, name: str, uid: str, balancer: Balancer) -> None:
+        async with self._slots:
+            await self._find(uid)
+            await self._set_members(balancer)
+            self._api.event(_service_event(name, uid, "UpdatedLoadBalancer"))
+
+    async def _find(self, uid: str) -> None:
+        await self._cloud.send("GET", f"/v1/balancers?name={_balancer(uid)}&limit=500")
+
+    async def _set_members(self, balancer: Balancer) -> None:
+        path = f"/v1/balancers/{balancer.id}/members"
+        self._decoder.decode(await self._cloud.send("PUT", path, {"members": self.members}))
+
+
 class Stopwatch:
     """Figures of this process, from its making to `report`."""
 
@@ -145,18 +206,30 @@ class Stopwatch:
         print(json.dumps(figures), flush=True)
 
 
-async def main(server: str, token: str, ca_file: str) -> None:
+async def main(server: str, token: str, ca_file: str, cloud_url: str, cloud_token: str) -> None:
     """Send everything and report."""
-    async with connect(server, token, ca_file) as session:
+    async with (
+        connect(server, token, ca_file) as session,
+        connect(cloud_url, cloud_token) as cloud_session,
+    ):
         api = Api(session)
-        nodes = Nodes(api)
+        nodes, services = Nodes(api), Services(api, Api(cloud_session))
         watch = Stopwatch()
-        async for name, uid in lines():
-            nodes.put(name, uid)
+        async for kind, name, uid, *addresses in lines():
+            if kind == "node":
+                nodes.put(name, uid)
+                services.members += addresses
+            else:
+                services.put(name, uid)
         await nodes.finish()
+        await services.finish()
         watch.stop()
         await api.drain()
         watch.report()
+
+
+def _balancer(uid: str) -> str:
+    return f"a{uid.replace('-', '')}"[:32]
 
 
 def _status(name: str, uid: str) -> Any:
@@ -189,14 +262,24 @@ def _node(name: str, version: str) -> Any:
 
 
 def _event(name: str, uid: str) -> Any:
-    now, component = "2026-01-01T00:00:00Z", "cloud-node-controller"
+    about = {"kind": "Node", "apiVersion": "v1", "name": name, "uid": uid}
+    return _event_about(about, "Synced", "Node synced successfully", "cloud-node-controller")
+
+
+def _service_event(name: str, uid: str, reason: str) -> Any:
+    about = {"kind": "Service", "apiVersion": "v1", "namespace": "default", "name": name}
+    return _event_about({**about, "uid": uid}, reason, reason, "service-controller")
+
+
+def _event_about(about: dict[str, str], reason: str, message: str, component: str) -> Any:
+    now = "2026-01-01T00:00:00Z"
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": f"{name}.{time.time_ns():x}", "namespace": "default"},
-        "involvedObject": {"kind": "Node", "apiVersion": "v1", "name": name, "uid": uid},
-        "reason": "Synced",
-        "message": "Node synced successfully",
+        "metadata": {"name": f"{about['name']}.{time.time_ns():x}", "namespace": "default"},
+        "involvedObject": about,
+        "reason": reason,
+        "message": message,
         "type": "Normal",
         "count": 1,
         "firstTimestamp": now,

@@ -96,7 +96,7 @@ async def _start(world: World, mode: str) -> dict[str, float]:
     nodes = [f"node-{n:04d}" for n in range(services.NODES)]
     await world.add_instances(nodes)
     await world.register(nodes)
-    await services.create_services(world, [f"web-{n:04d}" for n in range(services.SERVICES)])
+    await world.create_services([f"web-{n:04d}" for n in range(services.SERVICES)])
     words = (*world.flags, f"--kubeconfig={world.server.kubeconfig_path}", *START_FLAGS)
     measured = _Measured(world)
     with proc.daemon(world.folder / "start.log", *words, f"--journal={mode}") as daemon:

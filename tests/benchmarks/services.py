@@ -10,56 +10,44 @@ from typing import Any
 
 from tests.benchmarks import proc
 from tests.benchmarks.scenarios import TUNED
-from tests.benchmarks.world import World
+from tests.benchmarks.world import SERVICES_PATH, World
 
 NODES = 1000
 SERVICES = 100
 LATECOMERS = 5
 FLAGS = (*TUNED, "--concurrent-service-syncs=32", "--configure-cloud-routes=false")
-PATH = "/api/v1/namespaces/default/services"
 TIMEOUT_S = 300.0
 QUIET_S = 3.0
 
 
 async def services(world: World) -> dict[str, Any]:
-    """The load appears. Then latecomers."""
+    """The load appears, for a bare client and for the daemon. Then latecomers."""
     nodes = [f"node-{n:04d}" for n in range(NODES)]
     webs = [f"web-{n:04d}" for n in range(SERVICES)]
     latecomers = [f"late-{n:04d}" for n in range(2 * LATECOMERS)]
     await world.add_instances([*nodes, *latecomers])
+    bare = await world.bare(nodes, webs)
+    await world.remove_services(webs)
+    await world.remove_nodes()
     async with world.leader("services.log", *FLAGS) as daemon:
         ours = await _load(world, daemon, nodes, webs)
         once = await _latecomers(world, daemon, latecomers[:LATECOMERS], SERVICES, NODES)
         more = [f"more-{n:04d}" for n in range(SERVICES)]
-        await create_services(world, more)
+        await world.create_services(more)
         members = NODES + LATECOMERS
         await settled(world, 2 * SERVICES, members)
         twice = await _latecomers(world, daemon, latecomers[LATECOMERS:], 2 * SERVICES, members)
         daemon.stop()
     return {
         "ours": ours,
+        "bare": bare,
+        "cpu_ratio": round(ours["cpu_s"] / bare["cpu_s"], 2),
         "one_node_more": {
             f"{SERVICES}_services": once,
             f"{2 * SERVICES}_services": twice,
             "cpu_ratio": round(twice["cpu_s_per_node"] / once["cpu_s_per_node"], 2),
         },
     }
-
-
-async def create_services(world: World, names: Sequence[str]) -> float:
-    """Services of type LoadBalancer, 16 at once; the seconds that took."""
-    line = asyncio.Semaphore(16)
-    started = time.monotonic()
-
-    async def one(name: str) -> None:
-        ports = [{"protocol": "TCP", "port": 80}]
-        body = {"metadata": {"name": name}, "spec": {"type": "LoadBalancer", "ports": ports}}
-        async with line, world.api.post(PATH, json=body) as response:
-            if response.status != 201:
-                raise RuntimeError(await response.text())
-
-    await asyncio.gather(*(one(name) for name in names))
-    return time.monotonic() - started
 
 
 async def _load(
@@ -70,7 +58,7 @@ async def _load(
     before = proc.usage(daemon.pid)
     started = time.time()
     registered_s, created_s = await asyncio.gather(
-        world.register(nodes), create_services(world, webs)
+        world.register(nodes), world.create_services(webs)
     )
     await settled(world, len(webs), len(nodes))
     await asyncio.to_thread(daemon.wait_for, "node initialised", len(nodes), 300)
@@ -150,7 +138,7 @@ async def _balancers(world: World) -> list[dict[str, Any]]:
 
 
 async def _wanting(world: World) -> list[dict[str, Any]]:
-    async with world.api.get(PATH) as response:
+    async with world.api.get(SERVICES_PATH) as response:
         items = (await response.json())["items"]
     return [item for item in items if item["spec"]["type"] == "LoadBalancer"]
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE
@@ -27,6 +27,7 @@ from ccm.sandbox import realserver
 from tests.benchmarks import proc
 from tests.envtest import assets
 
+SERVICES_PATH = "/api/v1/namespaces/default/services"
 INIT_TAINT = "node.cloudprovider.kubernetes.io/uninitialized"
 
 RESTING_S = 0.1
@@ -79,22 +80,34 @@ class World:
                 await asyncio.sleep(1)
             yield daemon
 
-    async def bare(self, names: list[str]) -> dict[str, Any]:
-        """Figures of a bare client that handles these nodes as they are registered."""
-        server = (self.server.url, self.server.token, str(self.server.ca_file))
+    async def bare(self, names: list[str], services: Sequence[str] = ()) -> dict[str, Any]:
+        """Figures of a bare client that handles these nodes and Services as they appear."""
+        cloud = yaml.safe_load(self.cloud_config.read_text())
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.benchmarks.bare", *server), stdin=PIPE, stdout=PIPE
+            *(sys.executable, "-m", "tests.benchmarks.bare"),
+            *(self.server.url, self.server.token, str(self.server.ca_file)),
+            *(cloud["url"], cloud["token"]),
+            stdin=PIPE,
+            stdout=PIPE,
         )
         assert process.stdin is not None
         assert process.stdout is not None
-        stdin = process.stdin
+        stdin, places = process.stdin, {name: _address(n) for n, name in enumerate(names, 1)}
         await process.stdout.readline()
         started = time.time()
-        registered_s = await self.register(
-            names, on_node=lambda *node: stdin.write(f"{' '.join(node)}\n".encode())
+        registered_s, _ = await asyncio.gather(
+            self.register(
+                names,
+                on_node=lambda name, uid: stdin.write(
+                    f"node {name} {uid} {places[name]}\n".encode()
+                ),
+            ),
+            self.create_services(
+                services, on_service=lambda *one: stdin.write(f"service {' '.join(one)}\n".encode())
+            ),
         )
         stdin.close()
-        figures = json.loads(await asyncio.wait_for(process.stdout.readline(), 120))
+        figures = json.loads(await asyncio.wait_for(process.stdout.readline(), 1800))
         await process.wait()
         return {
             "wall_s": round(figures["ended"] - started, 2),
@@ -102,6 +115,41 @@ class World:
             "cpu_s": figures["cpu_s"],
             "peak_rss_mib": figures["peak_mib"],
         }
+
+    async def create_services(
+        self, names: Sequence[str], *, on_service: Callable[[str, str], None] | None = None
+    ) -> float:
+        """Services of type LoadBalancer, 16 at once; the seconds that took."""
+        line = asyncio.Semaphore(16)
+        started = time.monotonic()
+
+        async def one(name: str) -> None:
+            ports = [{"protocol": "TCP", "port": 80}]
+            body = {"metadata": {"name": name}, "spec": {"type": "LoadBalancer", "ports": ports}}
+            async with line, self.api.post(SERVICES_PATH, json=body) as response:
+                answer = await response.json()
+                if response.status != 201:
+                    raise RuntimeError(str(answer))
+                if on_service is not None:
+                    on_service(name, answer["metadata"]["uid"])
+
+        await asyncio.gather(*(one(name) for name in names))
+        return time.monotonic() - started
+
+    async def remove_services(self, names: Sequence[str]) -> None:
+        """Delete Services that a bare client made, and the load balancers of the cloud."""
+        kind = {"Content-Type": "application/merge-patch+json"}
+        for name in names:
+            path, body = f"{SERVICES_PATH}/{name}", {"metadata": {"finalizers": None}}
+            async with self.api.patch(path, json=body, headers=kind) as response:
+                response.raise_for_status()
+            async with self.api.delete(path) as response:
+                response.raise_for_status()
+        async with self.cloud.get("/admin/snapshot") as response:
+            balancers = (await response.json())["balancers"]
+        for balancer in balancers:
+            async with self.cloud.delete(f"/admin/balancers/{balancer['id']}") as response:
+                response.raise_for_status()
 
     async def add_instances(self, names: list[str]) -> None:
         """Running instances in the cloud."""
@@ -146,6 +194,18 @@ class World:
             async with self.api.delete(path) as response:
                 response.raise_for_status()
                 await response.read()
+
+    async def count_events(self) -> int:
+        """Events in the namespace default; the audit log of a large scenario is rotated."""
+        found, query = 0, {"limit": "500"}
+        while True:
+            path = "/api/v1/namespaces/default/events"
+            async with self.api.get(path, params=query) as response:
+                page = await response.json()
+            found += len(page["items"])
+            if not page["metadata"].get("continue"):
+                return found
+            query["continue"] = page["metadata"]["continue"]
 
     async def uninitialised(self) -> int:
         """Nodes that still carry the init taint or lack a provider ID."""
