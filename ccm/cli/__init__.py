@@ -50,7 +50,7 @@ with your cluster (`...`: the daemon's flags):
   kube-ccm explain node NAME           explain the state of a node, Service or Machine
   kube-ccm journal list                show the resources that the daemon created, and their owners
   kube-ccm orphans ...                 list load balancers that belong to no Service
-  kube-ccm rollout status mcd/NAME     show a rollout of Machines; undo, pause or resume it
+  kube-ccm rollout status mcd/NAME     show a rollout of Machines; restart, undo or pause it
   kube-ccm backup ...                  store the machine objects outside of the cluster
   kube-ccm restore ...                 create the machine objects of a snapshot
   source <(kube-ccm completion bash)   enable shell completion, also for the daemon

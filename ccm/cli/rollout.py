@@ -1,4 +1,4 @@
-"""`kube-ccm rollout`: shows, pauses, resumes or undoes the rollout of a MachineDeployment."""
+"""`kube-ccm rollout`: shows and controls the rollout of a MachineDeployment."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TextIO
 
+from ccm.base import clock
 from ccm.base import flags as checks
 from ccm.base.flags import FlagSection
 from ccm.cli import command, explain
@@ -18,17 +19,23 @@ from ccm.doctor import ExaminationError
 if TYPE_CHECKING:
     from ccm.kube.client import Client, Resource
     from ccm.machines.codec import Codec
-    from ccm.model.machines import MachineDeployment
+    from ccm.model.machines import MachineDeployment, MachineSet
 
 _INTRODUCTION = """\
 Shows and controls the rollout of a MachineDeployment, as kubectl rollout does for a Deployment.
 
-Usage: kube-ccm rollout status|undo|pause|resume machinedeployment/NAME [flags]
+Usage: kube-ccm rollout ACTION machinedeployment/NAME [flags]
 
   status   show the progress until the rollout is complete; --watch=false: show it once
+  history  list the revisions; --revision=N: show the template of one
+  restart  replace all machines, as the strategy of the MachineDeployment permits
   undo     roll back to the previous template, or to that of --to-revision
   pause    stop replacing machines; changes of the replicas still take effect
   resume   continue the rollout
+
+restart sets the annotation kubectl.kubernetes.io/restartedAt in the template, as kubectl does, and
+the rollout of the changed template replaces the machines. To see a CHANGE-CAUSE in the history, set
+the annotation kubernetes.io/change-cause on the MachineDeployment when you change its template.
 
 Without --kubeconfig, rollout uses $KUBECONFIG or ~/.kube/config, as kubectl does. mcd/NAME is short
 for machinedeployment.machine.sapcloud.io/NAME (Gardener), and md/NAME for
@@ -40,10 +47,9 @@ examples:
   kube-ccm rollout status mcd/workers
   kube-ccm rollout status mcd/workers --timeout=10m && echo all new
   kube-ccm rollout status md/workers --namespace=kube-system
-  kube-ccm rollout undo mcd/workers
+  kube-ccm rollout restart mcd/workers
+  kube-ccm rollout history mcd/workers
   kube-ccm rollout undo mcd/workers --to-revision=3
-  kubectl get machinesets -o custom-columns='NAME:.metadata.name,\\
-    REVISION:.metadata.annotations.deployment\\.kubernetes\\.io/revision'   list revisions
 
 exit status: 0 success; 1 the rollout is stuck or timed out, or an error
 
@@ -53,6 +59,8 @@ NAME = "rollout"
 
 ACTIONS = {
     "status": "show the progress",
+    "history": "list the revisions",
+    "restart": "replace all machines",
     "undo": "roll back to an earlier template",
     "pause": "pause the rollout",
     "resume": "continue the rollout",
@@ -64,6 +72,10 @@ _WATCH_S = 60
 _SECTION = FlagSection(NAME, ours=True)
 
 
+def _wrong_revision(number: int) -> str:
+    return "" if number >= 0 else "must be 0 or more"
+
+
 @dataclass(frozen=True)
 class _Own:
     watch: bool = _SECTION.flag(True, "With status: wait until the rollout is complete.", short="w")
@@ -73,9 +85,10 @@ class _Own:
         check=checks.not_negative,
     )
     to_revision: int = _SECTION.flag(
-        0,
-        "With undo: revision to roll back to. 0 means the previous one.",
-        check=lambda value: "" if value >= 0 else "must be 0 or more",
+        0, "With undo: revision to roll back to. 0 means the previous one.", check=_wrong_revision
+    )
+    revision: int = _SECTION.flag(
+        0, "With history: revision whose template is shown. 0 means none.", check=_wrong_revision
     )
 
 
@@ -111,7 +124,7 @@ async def show_or_change(
     from ccm.machines.rolloutstatus import RolloutRequestError
 
     action, _, group = parse_target(request.arguments)
-    carry_out = _status if action == "status" else _change_rollout
+    carry_out = {"status": _status, "history": _history}.get(action, _change_rollout)
     async with command.open_case(request, environ, _REQUEST_S) as case:
         await reach.connect(case)
         codec = (await reach.find_machine_api(case.client, _KIND, group)).codec
@@ -167,22 +180,62 @@ async def _states(
                     yield event.object
 
 
+async def _history(client: Client, codec: Codec, request: ParsedCommand, out: TextIO) -> int:
+    from ccm.machines.rolloutstatus import RolloutRequestError, revisions
+
+    _, name, _ = parse_target(request.arguments)
+    deployments = client.resource(codec.machine_deployments)
+    obj = await deployments.get(name, namespace=request.options.namespace)
+    known = revisions(await _sets_of(client, codec, obj), codec.names)
+    if not (number := request.own_flags["revision"]):
+        head = ("REVISION", "MACHINESET", "TEMPLATE", "CHANGE-CAUSE")
+        rows = [
+            (
+                str(revision.number),
+                revision.set.name,
+                codec.template_summary(revision.set),
+                revision.cause or "<none>",
+            )
+            for revision in known
+        ]
+        command.show(out, command.table(head, rows))
+        return EXIT_OK
+    chosen = [revision.set for revision in known if revision.number == number]
+    if not chosen:
+        numbers = ", ".join(str(revision.number) for revision in known) or "none"
+        raise RolloutRequestError(f"There is no revision {number}. Known revisions: {numbers}.")
+    import yaml
+
+    template = yaml.safe_dump(codec.template_document(chosen[-1]), sort_keys=False)
+    command.show(out, template.splitlines())
+    return EXIT_OK
+
+
+async def _sets_of(client: Client, codec: Codec, obj: MachineDeployment) -> list[MachineSet]:
+    """Return the sets that a deployment controls.
+
+    Raises KubeError.
+    """
+    from ccm.model.owners import controller_uid
+
+    pages = client.resource(codec.machine_sets).pages(namespace=obj.namespace)
+    return [
+        machine_set
+        async for page in pages
+        for machine_set in page.items
+        if controller_uid(machine_set) == obj.uid
+    ]
+
+
 async def _change_rollout(client: Client, codec: Codec, request: ParsedCommand, out: TextIO) -> int:
     from ccm.machines import rolloutstatus
-    from ccm.model.owners import controller_uid
 
     deployments, namespace = client.resource(codec.machine_deployments), request.options.namespace
     action, name, _ = parse_target(request.arguments)
     obj = await deployments.get(name, namespace=namespace)
     shown = f"{_KIND}.{codec.machine_deployments.group}/{name}"
     if action == "undo":
-        pages = client.resource(codec.machine_sets).pages(namespace=obj.namespace)
-        sets = [
-            machine_set
-            async for page in pages
-            for machine_set in page.items
-            if controller_uid(machine_set) == obj.uid
-        ]
+        sets = await _sets_of(client, codec, obj)
         revision = request.own_flags["to-revision"]
         revert = rolloutstatus.find_rollback(obj, sets, revision, codec.names)
         if revert.to is None:
@@ -190,6 +243,8 @@ async def _change_rollout(client: Client, codec: Codec, request: ParsedCommand, 
             return EXIT_OK
         patch = codec.rollback_patch(obj, revert.to, revert.revision)
         done = f"rolled back to revision {revert.revision}"
+    elif action == "restart":
+        patch, done = rolloutstatus.restart_patch(obj, codec, clock.now()), "restarted"
     else:
         patch = rolloutstatus.pause_patch(obj, paused=action == "pause")
         done = "paused" if action == "pause" else "resumed"
@@ -200,7 +255,7 @@ async def _change_rollout(client: Client, codec: Codec, request: ParsedCommand, 
 
 COMMAND = command.DaemonCommand(
     name=NAME,
-    summary="show the rollout of a MachineDeployment; pause, resume or undo it",
+    summary="show the rollout of a MachineDeployment; restart, pause, resume or undo it",
     introduction=_INTRODUCTION,
     own=_Own,
     execute=lambda request, out: asyncio.run(show_or_change(request, out)),

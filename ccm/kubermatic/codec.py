@@ -263,6 +263,13 @@ class KubermaticCodec(Codec):
         metadata = uid_precondition(obj) | version_precondition(obj)
         return {"metadata": metadata, "spec": {"template": template}}
 
+    def template_summary(self, obj: MachineSet) -> str:
+        """Return the provider, the operating system and the version of the kubelet."""
+        spec: documents.MachineSpec = obj.template.source.spec
+        value = spec.provider_spec.value or {}
+        parts = (value.get("cloudProvider"), value.get("operatingSystem"), spec.versions.kubelet)
+        return " ".join(str(part) for part in parts if part)
+
     def deployment_status_patch(
         self, obj: MachineDeployment, status: DeploymentStatus
     ) -> Patch | None:

@@ -8,12 +8,14 @@ empty strings. To support another API group, add another codec.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from ccm.cloud.machines import MachineInfo
 from ccm.kube.resources import ResourceKind
+from ccm.machines.documents import annotations_of, to_plain, without_empty
 from ccm.machines.rollout import SetChange, SetCreation
 from ccm.machines.settings import Names
 from ccm.model import OwnerReference, Secret
@@ -27,7 +29,8 @@ from ccm.model.machines import (
     MachineStatus,
     SetStatus,
 )
-from ccm.model.patches import Patch, StaleObject
+from ccm.model.names import ANNOTATION_RESTARTED
+from ccm.model.patches import Patch, StaleObject, uid_precondition
 
 
 class Codec(abc.ABC):
@@ -208,6 +211,24 @@ class Codec(abc.ABC):
             revision: revision of the set.
         """
         raise NotImplementedError
+
+    def restart_patch(self, obj: MachineDeployment, at: str) -> Patch | None:
+        """Return the patch that records a restart in a deployment's template.
+
+        The change of the template replaces the machines. None = the template has this time already.
+        """
+        if annotations_of(obj.template.source).get(ANNOTATION_RESTARTED) == at:
+            return None
+        template = {"metadata": {"annotations": {ANNOTATION_RESTARTED: at}}}
+        return {"metadata": uid_precondition(obj), "spec": {"template": template}}
+
+    def template_summary(self, obj: MachineSet) -> str:
+        """Return a few words for users about a set's template: the name of its class."""
+        return obj.template.class_name
+
+    def template_document(self, obj: MachineSet) -> Mapping[str, Any]:
+        """Return a set's template as in the document, without empty fields."""
+        return without_empty(to_plain(obj.template.source))
 
     def move_patch(
         self, obj: Machine, *, old: MachineSet, new: MachineSet, reference: OwnerReference

@@ -1,21 +1,25 @@
-"""Rollout of a MachineDeployment: progress, and patches to pause, resume or roll back. No I/O.
+"""Rollout of a MachineDeployment: progress, history, and patches to change it. No I/O.
 
 Counterpart in Kubernetes: `kubectl rollout`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from msgspec.structs import replace
 
 from ccm.machines import progress, rollout
+from ccm.machines.codec import Codec
 from ccm.machines.replicas import with_members
 from ccm.machines.rollout import Rollback
 from ccm.machines.settings import Names
 from ccm.model.machines import MachineDeployment, MachineSet
+from ccm.model.names import ANNOTATION_CHANGE_CAUSE
 from ccm.model.patches import Patch, uid_precondition
+from ccm.model.times import format_time
 
 
 class RolloutRequestError(Exception):
@@ -88,6 +92,50 @@ def find_rollback(
         revisions = f" Known revisions: {', '.join(map(str, known))}." if known else ""
         raise RolloutRequestError(f"{answer.error}{revisions}")
     return answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revision:
+    """A template that a deployment has or had.
+
+    Attributes:
+        number: number of the revision.
+        set: set with the template.
+        cause: why the template changed, from the annotation of the set; empty = not recorded.
+    """
+
+    number: int
+    set: MachineSet
+    cause: str = ""
+
+
+def revisions(sets: Iterable[MachineSet], names: Names) -> Sequence[Revision]:
+    """Return the revisions of a deployment, the oldest first; `sets` = the sets it controls."""
+    found = (
+        Revision(
+            number=rollout.revision_of(machine_set.annotations, names),
+            set=machine_set,
+            cause=machine_set.annotations.get(ANNOTATION_CHANGE_CAUSE, ""),
+        )
+        for machine_set in sets
+    )
+    # A set without a revision was not created for the deployment, or is only just being adopted.
+    numbered = (revision for revision in found if revision.number)
+    return sorted(numbered, key=lambda revision: (revision.number, revision.set.creation_key))
+
+
+def restart_patch(obj: MachineDeployment, codec: Codec, now: datetime) -> Patch:
+    """Return the patch that replaces all machines of a deployment by a rollout.
+
+    Raises:
+        RolloutRequestError: the deployment is paused, or was restarted in the same second.
+    """
+    if obj.is_paused:
+        raise RolloutRequestError(f'"{obj.name}" is paused; resume it first')
+    patch = codec.restart_patch(obj, format_time(now))
+    if patch is None:
+        raise RolloutRequestError(f'"{obj.name}" was restarted a moment ago; try again in 1s')
+    return patch
 
 
 def pause_patch(obj: MachineDeployment, *, paused: bool) -> Patch:

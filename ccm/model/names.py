@@ -183,6 +183,12 @@ BOOTSTRAP_TOKEN_TYPE = "bootstrap.kubernetes.io/token"  # noqa: S105 - a type
 ANNOTATION_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 """On objects that were written with `kubectl apply`; no other program may change it."""
 
+ANNOTATION_CHANGE_CAUSE = "kubernetes.io/change-cause"
+"""On a deployment and its sets: why the template changed (kubectl)."""
+
+ANNOTATION_RESTARTED = "kubectl.kubernetes.io/restartedAt"
+"""In a template: time at which a user replaced all its objects (`kubectl rollout restart`)."""
+
 ANNOTATION_REVISION = "deployment.kubernetes.io/revision"
 ANNOTATION_REVISION_HISTORY = "deployment.kubernetes.io/revision-history"
 ANNOTATION_DESIRED_REPLICAS = "deployment.kubernetes.io/desired-replicas"

@@ -80,7 +80,9 @@ async def test_a_deployment_scales_rolls_and_is_deleted_within_its_bounds(
 
 
 @QUICKLY
-async def test_rollout_status_pause_resume_and_undo(env: Environment, fleet: Fleet) -> None:
+async def test_rollout_status_pause_resume_undo_restart_and_history(
+    env: Environment, fleet: Fleet
+) -> None:
     name = "machinedeployment/workers"
 
     async def asked(verb: str, *words: str) -> tuple[int, str, str]:
@@ -112,6 +114,21 @@ async def test_rollout_status_pause_resume_and_undo(env: Environment, fleet: Fle
     status, said, _ = await asked("undo", name, "--to-revision=1")
     assert (status, said.endswith("/workers rolled back to revision 1")) == (0, True)
     await fleet.until(lambda one: one.all_run("one", 2))
+
+    before = {one["metadata"]["uid"] for one in await env.cluster.items(MACHINES)}
+    status, said, _ = await asked("restart")
+    assert (status, said.endswith("/workers restarted")) == (0, True)
+    assert (await asked("status", name, "--timeout=1m"))[0] == 0
+    assert before.isdisjoint({one["metadata"]["uid"] for one in await env.cluster.items(MACHINES)})
+    _, said, _ = await asked("history")
+    revisions = [line.split() for line in said.splitlines()[1:]]
+    assert [(number, kind) for number, _set, kind, _cause in revisions] == [
+        ("2", "two"),
+        ("3", "one"),
+        ("4", "one"),
+    ]
+    _, said, _ = await asked("history", name, "--revision=4")
+    assert "kubectl.kubernetes.io/restartedAt: " in said
     await fleet.delete()
     await nothing_left(env, fleet)
     status, _, complaint = await asked("status")

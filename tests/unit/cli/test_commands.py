@@ -118,11 +118,12 @@ WEB = "machinedeployment/web"
         ("backup --keep=0", "--keep=0: must be 1 or more"),
         ("backup now", "'now' is not a flag"),
         ("restore --keep=1", "unknown flag: --keep"),
-        ("rollout", "one of status, undo, pause, resume, then machinedeployment/NAME"),
+        ("rollout", "one of status, history, restart, undo, pause, resume, then m"),
         ("rollout status", "got 'status'"),
         ("rollout stop mcd/web", "got 'stop mcd/web'"),
         ("rollout status pod/web", "got 'status pod/web'"),
         ("rollout status mcd/", "got 'status mcd/'"),
+        ("rollout history mcd/web --revision=-1", "--revision=-1: must be 0 or more"),
     ],
 )
 def test_invalid_command_lines_are_refused(

@@ -11,6 +11,7 @@ import pytest
 
 from ccm.app import options
 from ccm.app.machineapis import GARDENER, KUBERMATIC
+from ccm.base import strict_yaml
 from ccm.cli import explain as command
 from ccm.cli import rollout
 from ccm.cloud import Cloud, errors
@@ -21,6 +22,7 @@ from ccm.doctor.explain import ObjectFacts, document, find_cause
 from ccm.doctor.explain_facts import DaemonRequest
 from ccm.kube.credentials import TlsSettings
 from ccm.kubermatic import names
+from ccm.machines import rolloutstatus
 from ccm.runtime.object_status import ControllerStatus, ExplainResponse, LastReconcile
 from tests.unit.controllers.machines import CLUSTER, DEFINITIONS, World
 from tests.unit.controllers.memory_server import MemoryServer
@@ -440,7 +442,8 @@ async def test_facts_are_about_the_object_of_the_named_group(
 async def rolled(world: Kubermatic, *words: str) -> str:
     out, client = io.StringIO(), world.server.client()
     request = rollout.read(list(words))
-    work = rollout._status if words[0] == "status" else rollout._change_rollout
+    of = {"status": rollout._status, "history": rollout._history}
+    work = of.get(words[0], rollout._change_rollout)
     assert await work(client, KUBERMATIC.codec, request, out) == 0
     return out.getvalue()
 
@@ -472,3 +475,43 @@ async def test_rollout_is_shown_paused_and_undone() -> None:
         world.user_data("3")
         await world.settle(300)
     assert world.sizes() == ["small"]
+
+
+@pytest.mark.row("kubermatic-command-06")
+async def test_a_restart_replaces_the_machines_and_history_lists_the_revisions() -> None:
+    world = await settled()
+    shown, annotation = f"machinedeployment.{names.GROUP}/web", "kubectl.kubernetes.io/restartedAt"
+    (before,) = world.objects("machines")
+    (old,) = world.objects("machinesets")
+    assert await rolled(world, "pause", "md/web") == f"{shown} paused\n"
+    with pytest.raises(rolloutstatus.RolloutRequestError, match="is paused; resume it first"):
+        await rolled(world, "restart", "md/web")
+    await rolled(world, "resume", "md/web")
+    world.server.patch(WEB, {"metadata": {"annotations": {"kubernetes.io/change-cause": "image"}}})
+
+    assert await rolled(world, "restart", "md/web") == f"{shown} restarted\n"
+    with pytest.raises(rolloutstatus.RolloutRequestError, match="a moment ago; try again in 1s"):
+        await rolled(world, "restart", "md/web")
+    world.user_data("2")
+    async with world.running(*ALL):
+        await world.settle(300)
+
+    (after,) = world.objects("machines")
+    assert after["metadata"]["uid"] != before["metadata"]["uid"]
+    assert annotation in after["metadata"]["annotations"]
+    assert {**after["spec"], "providerID": before["spec"]["providerID"]} == before["spec"]
+    new = next(
+        one["metadata"]["name"]
+        for one in world.objects("machinesets")
+        if one["metadata"]["uid"] != old["metadata"]["uid"]
+    )
+    assert [line.split() for line in (await rolled(world, "history", "md/web")).splitlines()] == [
+        ["REVISION", "MACHINESET", "TEMPLATE", "CHANGE-CAUSE"],
+        ["1", old["metadata"]["name"], "fake", "ubuntu", "1.35.1", "<none>"],
+        ["2", new, "fake", "ubuntu", "1.35.1", "image"],
+    ]
+    template = strict_yaml.load((await rolled(world, "history", "md/web", "--revision=2")).encode())
+    assert annotation in template["metadata"]["annotations"]
+    assert template["spec"]["providerSpec"]["value"]["cloudProvider"] == "fake"
+    with pytest.raises(rolloutstatus.RolloutRequestError, match=r"no revision 7. .*: 1, 2\."):
+        await rolled(world, "history", "md/web", "--revision=7")
