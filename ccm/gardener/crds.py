@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from ccm.gardener import codec
+from ccm.gardener import codec, names
 from ccm.machines.crds import AGE, Definition
+
+_FROZEN = ("Frozen*", "string", f".metadata.labels.{names.LABEL_FREEZE}")
 
 DEFINITIONS = (
     Definition(
@@ -14,6 +16,7 @@ DEFINITIONS = (
             AGE,
             ("Node", "string", ".metadata.labels.node"),
             ("ProviderID*", "string", ".spec.providerID"),
+            ("Class*", "string", ".spec.class.name"),
         ),
     ),
     Definition(
@@ -25,6 +28,7 @@ DEFINITIONS = (
             ("Current", "integer", ".status.replicas"),
             ("Ready", "integer", ".status.readyReplicas"),
             AGE,
+            _FROZEN,
         ),
     ),
     Definition(
@@ -37,6 +41,7 @@ DEFINITIONS = (
             ("Up-to-date", "integer", ".status.updatedReplicas"),
             ("Available", "integer", ".status.availableReplicas"),
             AGE,
+            _FROZEN,
         ),
     ),
     Definition(kind=codec.MACHINE_CLASSES, short="mcc", has_status=False),

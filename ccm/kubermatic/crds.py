@@ -41,6 +41,7 @@ DEFINITIONS = (
             ("Address", "string", ".status.addresses[0].address"),
             AGE,
             _DELETED,
+            ("Phase*", "string", ".status.phase"),
         ),
         annotations=names.LEGACY_API,
         keeps_unknown=True,

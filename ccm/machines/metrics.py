@@ -5,7 +5,9 @@ Metrics with the prefix `mcm` have the same names in Gardener's machine-controll
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from ccm.base import metrics
@@ -17,6 +19,8 @@ from ccm.model.machines import Condition, Machine, MachineDeployment, MachineSet
 T = TypeVar("T")
 Series = dict[tuple[metrics.Gauge, tuple[str, ...]], float]
 """Gauge and labels -> value."""
+Sample = tuple[Mapping[str, str], float]
+"""Labels and value."""
 
 # --- machines -------------------------------------------------------------------------------------
 
@@ -46,7 +50,7 @@ MACHINE_CONDITION = metrics.gauge(
     "Conditions of a machine's node: True 1, False 0, Unknown 2.",
     ["name", "namespace", "condition"],
 )
-MACHINES_FROZEN = metrics.gauge(
+MACHINES_FROZEN = metrics.ScrapedMetric(
     "mcm_machine_controller_frozen",
     "1 while machines are frozen because an API server is unreachable.",
 )
@@ -56,9 +60,23 @@ PHASE_CHANGES = metrics.counter(
 _COUNTED = (Phase.PENDING, Phase.RUNNING, Phase.UNKNOWN, Phase.FAILED, Phase.CRASH_LOOP)
 for _phase in _COUNTED:
     PHASE_CHANGES.labels(_phase.value)
-WAITING = metrics.gauge(
+WAITING = metrics.ScrapedMetric(
     "ccm_machine_replacements_waiting",
     "Machines with unhealthy nodes that wait for the replacement of other machines.",
+)
+BY_PHASE = metrics.ScrapedMetric(
+    "ccm_machines", "Machines by API group and phase; New = no phase yet.", ["group", "phase"]
+)
+DRAINS = metrics.ScrapedMetric(
+    "ccm_machine_drains",
+    "Drains that have not ended, by state: running, blocked (an eviction was refused), failed "
+    "(will be started again).",
+    ["group", "state"],
+)
+LONGEST_DRAIN = metrics.ScrapedMetric(
+    "ccm_machine_drain_longest_seconds",
+    "Time since this process started the oldest drain that has not ended; 0 = no drain.",
+    ["group"],
 )
 _WHO = ["namespace", "machine_deployment", "instance_type", "zone"]
 FAILED_JOINS = metrics.plain_counter(
@@ -99,6 +117,54 @@ PHASES = {
     Phase.PENDING: 0,
     Phase.RUNNING: 1,
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """Sources of the metrics of one API group's machines that are computed at each scrape.
+
+    Attributes:
+        phases: returns the phase of each machine that this daemon is responsible for.
+        drains: returns state and age in seconds of each drain that has not ended.
+        waiting: returns the number of machines that wait for the replacement of others.
+        is_frozen: returns whether an API server is unreachable, so that machines are frozen.
+    """
+
+    phases: Callable[[], Iterable[Phase]]
+    drains: Callable[[], Sequence[tuple[str, float]]]
+    waiting: Callable[[], int]
+    is_frozen: Callable[[], bool]
+
+
+FLEETS: dict[str, Fleet] = {}
+"""API group -> its fleet; set by the machine controller of the group."""
+
+_STATES = ("running", "blocked", "failed")
+
+
+def _by_phase() -> Iterator[Sample]:
+    for group, fleet in FLEETS.items():
+        counts = Counter({Phase.TERMINATING: 0, **dict.fromkeys(_COUNTED, 0)})
+        counts.update(fleet.phases())
+        for phase, count in counts.items():
+            yield {"group": group, "phase": phase.value or "New"}, count
+
+
+def _drains() -> Iterator[Sample]:
+    for group, fleet in FLEETS.items():
+        counts = Counter(state for state, _ in fleet.drains())
+        for state in _STATES:
+            yield {"group": group, "state": state}, counts[state]
+
+
+def _longest_drain() -> Iterator[Sample]:
+    for group, fleet in FLEETS.items():
+        yield {"group": group}, max((age_s for _, age_s in fleet.drains()), default=0.0)
+
+
+BY_PHASE.read, DRAINS.read, LONGEST_DRAIN.read = _by_phase, _drains, _longest_drain
+WAITING.read = lambda: [({}, sum(fleet.waiting() for fleet in FLEETS.values()))]
+MACHINES_FROZEN.read = lambda: [({}, any(fleet.is_frozen() for fleet in FLEETS.values()))]
 
 # --- classes and VMs ------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -46,6 +46,13 @@ class Drains(Protocol):
 
     def progress(self, uid: str) -> DrainProgress | None:
         """Return the progress of a machine's drain; None = this process has not started one."""
+        ...
+
+    def states(self) -> Sequence[tuple[str, float]]:
+        """Return state (see `metrics.DRAINS`) and age in seconds of each drain that has not ended.
+
+        A drain that was started again after a failure keeps its age.
+        """
         ...
 
     async def stop(self, uid: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ccm.base import clock
@@ -29,7 +29,7 @@ from ccm.machines.crdguard import CRDGuard
 from ccm.machines.creation import PassResult
 from ccm.machines.driver import SharedComponents
 from ccm.model import ConfigMap, Node, Secret
-from ccm.model.machines import Machine, MachineClass
+from ccm.model.machines import Machine, MachineClass, Phase
 from ccm.model.patches import StaleObject
 from ccm.runtime.backoff import default_backoff
 from ccm.runtime.controller import DONE, IDLE, Controller, ReconcileResult, Watch
@@ -99,6 +99,12 @@ class MachineController:
         self._health = HealthReconciler(context)
         self._preserver = PreservationReconciler(context)
         self._updater = InPlaceUpdater(context)
+        metrics.FLEETS[caches.codec.machines.group] = metrics.Fleet(
+            phases=self._phases,
+            drains=drains.states,
+            waiting=self._health.waiting_count,
+            is_frozen=lambda: self._freezer.is_frozen,
+        )
         reads_sets = bool(caches.codec.user_data_namespace)
         self.controller = Controller(
             f"{caches.codec.prefix}{NAME}",
@@ -204,6 +210,12 @@ class MachineController:
         if cached is None or cached.is_deleting:
             return None
         return self._context.write.newest(cached)
+
+    def _phases(self) -> Iterator[Phase]:
+        is_ignored = self._caches.codec.is_ignored
+        for machine in self._caches.machines.store.list():
+            if not is_ignored(machine):
+                yield machine.phase
 
     # --- pauses -----------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ lease also guards its writes. All drains end with the controller.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,10 +38,22 @@ class _Drain:
     wake: Callable[[], None]
     evictions: NodeDrain
     progress: DrainProgress
+    began_s: float
     last_event: str = ""
     was_blocked: bool = False
     job: asyncio.Task[None] | None = None
     notice: asyncio.TimerHandle | None = field(default=None)
+
+    @property
+    def state(self) -> str:
+        """State for metrics."""
+        is_blocked = self.progress.state is DrainState.RUNNING and self.evictions.tally.blocked
+        return "blocked" if is_blocked else self.progress.state.value
+
+    def next_began_s(self) -> float:
+        """Return the start of the drain that replaces this one: a failed drain only goes on."""
+        is_failed = self.progress.state is DrainState.FAILED
+        return self.began_s if is_failed else clock.monotonic()
 
     def serves(self, task: DrainTask) -> bool:
         """Return whether this drain can be used for a task.
@@ -100,6 +112,7 @@ class Drainer:
             wake=wake,
             evictions=NodeDrain(task, self._tools, lambda: self._changed(entry)),
             progress=DrainProgress(state=DrainState.RUNNING, message="", forced=task.force),
+            began_s=clock.monotonic() if known is None else known.next_began_s(),
             last_event=known.last_event if known is not None else "",
         )
         self._drains[task.machine.uid] = entry
@@ -118,6 +131,15 @@ class Drainer:
             return entry.progress
         tally = entry.evictions.tally
         return DrainProgress(state=DrainState.RUNNING, message=tally.summary(), forced=tally.forced)
+
+    def states(self) -> Sequence[tuple[str, float]]:
+        """Return state and age in seconds of each drain that has not ended."""
+        now_s = clock.monotonic()
+        return [
+            (entry.state, now_s - entry.began_s)
+            for entry in self._drains.values()
+            if entry.progress.state is not DrainState.DONE
+        ]
 
     async def stop(self, uid: str) -> None:
         """Stop and forget a machine's drain; Pods that were evicted still terminate."""

@@ -13,7 +13,6 @@ from ccm.base import clock, tasks
 from ccm.base.log import Outage
 from ccm.controllers.machine.context import MachineContext
 from ccm.kube.errors import KubeError, NotFound
-from ccm.machines import metrics
 from ccm.model.machines import Machine, MachineStatus, OperationState, OperationType, Phase
 from ccm.model.patches import StaleObject
 from ccm.runtime.writer import PatchStep
@@ -129,7 +128,6 @@ class Freezer:
             except KubeError:
                 return  # Unreachable again: machines stay frozen.
         self._reach = reach
-        metrics.MACHINES_FROZEN.set(reach.is_frozen)
         if reach.is_frozen:
             self._outage.record_failure(error=fault)
         else:

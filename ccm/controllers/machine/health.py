@@ -23,7 +23,6 @@ from ccm.machines import (
     failure_budget,
     health,
     in_place_update,
-    metrics,
     node_metadata,
     preservation,
     reasons,
@@ -267,10 +266,8 @@ class HealthReconciler:
     def _release_turn(self, machine: Machine) -> None:
         self._context.wake(self._failure_budget.release(machine))
         self._reported_waiting.discard(machine.key)
-        metrics.WAITING.set(len(self._failure_budget.waiting))
 
     def _report_waiting(self, machine: Machine, why: str) -> None:
-        metrics.WAITING.set(len(self._failure_budget.waiting))
         if machine.key in self._reported_waiting:
             return
         self._reported_waiting.add(machine.key)
@@ -374,7 +371,10 @@ class HealthReconciler:
         if initial and new is not None:
             age_s = max(0.0, self._caches.ages.since(new.uid, failure_budget.under_way_since(new)))
         self._context.wake(self._failure_budget.note(key, new, clock.monotonic(), age_s=age_s))
-        metrics.WAITING.set(len(self._failure_budget.waiting))
+
+    def waiting_count(self) -> int:
+        """Return the number of machines that wait for the replacement of other machines."""
+        return len(self._failure_budget.waiting)
 
     def machines_of_node(self, name: str) -> Iterable[str]:
         """Return the keys of the machines that have this node name."""

@@ -179,6 +179,9 @@ class FakeDrains:
     def progress(self, uid: str) -> DrainProgress | None:
         return self._running.get(uid)
 
+    def states(self) -> list[tuple[str, float]]:
+        return []
+
     async def stop(self, uid: str) -> None:
         if self._running.pop(uid, None) is not None:
             self.stopped.append(uid)

@@ -48,6 +48,64 @@ def fields(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[s
         yield from fields(one.get("items", one), f"{path}.{name}")
 
 
+_AGE = ("Age", ".metadata.creationTimestamp")
+COLUMNS = {
+    "machines": [
+        ("Status", ".status.currentStatus.phase"),
+        _AGE,
+        ("Node", ".metadata.labels.node"),
+        ("ProviderID", ".spec.providerID"),
+    ],
+    "machinesets": [
+        ("Desired", ".spec.replicas"),
+        ("Current", ".status.replicas"),
+        ("Ready", ".status.readyReplicas"),
+        _AGE,
+    ],
+    "machinedeployments": [
+        ("Ready", ".status.readyReplicas"),
+        ("Desired", ".spec.replicas"),
+        ("Up-to-date", ".status.updatedReplicas"),
+        ("Available", ".status.availableReplicas"),
+        _AGE,
+    ],
+    "machineclasses": [],
+}
+"""Of the reference, which marks only `ProviderID` as wide."""
+
+
+def test_columns_of_the_reference_come_first_and_ours_need_wide_output() -> None:
+    for one in parsed(generated.FILE):
+        (version,) = one["spec"]["versions"]
+        columns = version.get("additionalPrinterColumns", [])
+        theirs = COLUMNS[one["spec"]["names"]["plural"]]
+        shown = [(column["name"], column["jsonPath"]) for column in columns]
+        wide = {column["name"] for column in columns if column.get("priority")}
+
+        assert shown[: len(theirs)] == theirs
+        assert wide == {name for name, _ in shown[len(theirs) :]} | (
+            {"ProviderID"} & {name for name, _ in theirs}
+        )
+
+
+@pytest.mark.parametrize("file", [generated.FILE, generated.KUBERMATIC_FILE])
+def test_every_column_shows_a_field_that_the_schema_has(file: Path) -> None:
+    for one in parsed(file):
+        (version,) = one["spec"]["versions"]
+        for column in version.get("additionalPrinterColumns", ()):
+            schema = version["schema"]["openAPIV3Schema"]
+            for name in column["jsonPath"].replace("[0]", "").strip(".").split("."):
+                if name == "metadata":
+                    break  # common to all kinds
+                inner = schema.get("properties", {}).get(name)
+                if inner is None:
+                    # An object without a schema, such as the settings of a provider.
+                    assert "properties" not in schema, column
+                    assert schema["x-kubernetes-preserve-unknown-fields"], column
+                    break
+                schema = inner.get("items", inner)
+
+
 EVERY = {
     f"{one['spec']['names']['kind']}{path}": field
     for one in parsed(generated.FILE)

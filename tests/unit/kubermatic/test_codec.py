@@ -510,7 +510,11 @@ def test_counts_are_written_only_when_they_change() -> None:
 
 _REPLICAS = {"Replicas": ".spec.replicas", "Available-Replicas": ".status.availableReplicas"}
 COLUMNS = {
-    "machines": {"Node": ".status.nodeRef.name", "Address": ".status.addresses[0].address"},
+    "machines": {
+        "Node": ".status.nodeRef.name",
+        "Address": ".status.addresses[0].address",
+        "Phase": ".status.phase",
+    },
     "machinesets": {**_REPLICAS, "MachineDeployment": ".metadata.ownerReferences[0].name"},
     "machinedeployments": _REPLICAS,
 }
@@ -547,7 +551,10 @@ def test_definitions_have_the_short_names_columns_and_subresources_of_the_refere
             "Age": ".metadata.creationTimestamp",
             "Deleted": ".metadata.deletionTimestamp",
         }
-        assert [each["name"] for each in columns if each.get("priority")] == ["Deleted"]
+        # `Phase` is ours; the columns without -o wide are those of the reference.
+        ours = ["Phase"] if plural == "machines" else []
+        wide = [each["name"] for each in columns if each.get("priority")]
+        assert wide == ["Deleted", *ours]
         assert one["spec"]["scope"] == "Namespaced"
         assert (versions[plural]["served"], versions[plural]["storage"]) == (True, True)
         assert one["metadata"]["annotations"] == names.LEGACY_API
