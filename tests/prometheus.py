@@ -125,7 +125,7 @@ async def running(folder: Path, job: str, ports: Sequence[int]) -> AsyncIterator
     """
     place = require_programs()
     config = {
-        "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
+        "global": {"scrape_interval": "3s", "scrape_timeout": "3s"},
         "scrape_configs": [
             {
                 "job_name": job,
