@@ -120,7 +120,7 @@ PHASES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fleet:
+class MachineSources:
     """Sources of the metrics of one API group's machines that are computed at each scrape.
 
     Attributes:
@@ -136,35 +136,35 @@ class Fleet:
     is_frozen: Callable[[], bool]
 
 
-FLEETS: dict[str, Fleet] = {}
-"""API group -> its fleet; set by the machine controller of the group."""
+SOURCES: dict[str, MachineSources] = {}
+"""API group -> its sources; set by the machine controller of the group."""
 
 _STATES = ("running", "blocked", "failed")
 
 
 def _by_phase() -> Iterator[Sample]:
-    for group, fleet in FLEETS.items():
+    for group, sources in SOURCES.items():
         counts = Counter({Phase.TERMINATING: 0, **dict.fromkeys(_COUNTED, 0)})
-        counts.update(fleet.phases())
+        counts.update(sources.phases())
         for phase, count in counts.items():
             yield {"group": group, "phase": phase.value or "New"}, count
 
 
 def _drains() -> Iterator[Sample]:
-    for group, fleet in FLEETS.items():
-        counts = Counter(state for state, _ in fleet.drains())
+    for group, sources in SOURCES.items():
+        counts = Counter(state for state, _ in sources.drains())
         for state in _STATES:
             yield {"group": group, "state": state}, counts[state]
 
 
 def _longest_drain() -> Iterator[Sample]:
-    for group, fleet in FLEETS.items():
-        yield {"group": group}, max((age_s for _, age_s in fleet.drains()), default=0.0)
+    for group, sources in SOURCES.items():
+        yield {"group": group}, max((age_s for _, age_s in sources.drains()), default=0.0)
 
 
 BY_PHASE.read, DRAINS.read, LONGEST_DRAIN.read = _by_phase, _drains, _longest_drain
-WAITING.read = lambda: [({}, sum(fleet.waiting() for fleet in FLEETS.values()))]
-MACHINES_FROZEN.read = lambda: [({}, any(fleet.is_frozen() for fleet in FLEETS.values()))]
+WAITING.read = lambda: [({}, sum(sources.waiting() for sources in SOURCES.values()))]
+MACHINES_FROZEN.read = lambda: [({}, any(sources.is_frozen() for sources in SOURCES.values()))]
 
 # --- classes and VMs ------------------------------------------------------------------------------
 

@@ -99,7 +99,7 @@ class MachineController:
         self._health = HealthReconciler(context)
         self._preserver = PreservationReconciler(context)
         self._updater = InPlaceUpdater(context)
-        metrics.FLEETS[caches.codec.machines.group] = metrics.Fleet(
+        metrics.SOURCES[caches.codec.machines.group] = metrics.MachineSources(
             phases=self._phases,
             drains=drains.states,
             waiting=self._health.waiting_count,

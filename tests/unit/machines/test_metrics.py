@@ -11,7 +11,7 @@ from ccm.base.metrics import REGISTRY
 from ccm.gardener.names import GROUP as GARDENER
 from ccm.kubermatic.names import GROUP as KUBERMATIC
 from ccm.machines import metrics
-from ccm.machines.metrics import Fleet
+from ccm.machines.metrics import MachineSources
 from ccm.model.machines import Phase
 from ccm.testing.clock import advance
 from tests.unit.controllers.drains import BUDGETS, Drains
@@ -20,32 +20,32 @@ from tests.unit.kubermatic.test_machines import ALL, BASE, Kubermatic
 
 
 @pytest.fixture(autouse=True)
-def no_other_fleets(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_other_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     """Controllers of other tests have registered theirs."""
-    monkeypatch.setattr(metrics, "FLEETS", {})
+    monkeypatch.setattr(metrics, "SOURCES", {})
 
 
 def sample(name: str, **labels: str) -> float | None:
     return REGISTRY.get_sample_value(name, labels)
 
 
-def fleet(**sources: Any) -> Fleet:
+def sources(**given: Any) -> MachineSources:
     calm: Mapping[str, Any] = {
         "phases": lambda: (),
         "drains": lambda: (),
         "waiting": lambda: 0,
         "is_frozen": lambda: False,
     }
-    return Fleet(**{**calm, **sources})
+    return MachineSources(**{**calm, **given})
 
 
 def test_each_api_group_is_counted_by_itself_and_none_hides_the_other() -> None:
     phases = [Phase.NEW, Phase.RUNNING, Phase.RUNNING, Phase.UPDATING]
     drains = [("running", 3.0), ("blocked", 70.0), ("blocked", 5.0)]
-    metrics.FLEETS[GARDENER] = fleet(
+    metrics.SOURCES[GARDENER] = sources(
         phases=lambda: phases, drains=lambda: drains, waiting=lambda: 2, is_frozen=lambda: True
     )
-    metrics.FLEETS[KUBERMATIC] = fleet(waiting=lambda: 1)
+    metrics.SOURCES[KUBERMATIC] = sources(waiting=lambda: 1)
 
     counts = {phase: sample("ccm_machines", group=GARDENER, phase=phase) for phase in PHASES}
     assert counts == {**dict.fromkeys(PHASES, 0), "New": 1, "Running": 2, "InPlaceUpdating": 1}
