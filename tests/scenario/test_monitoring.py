@@ -49,7 +49,7 @@ FLAGS: Mapping[str, str] = {
     "load-balancer-node-update-quiet-period": "200ms",
     "machine-safety-orphan-vms-period": "1s",
     "machine-safety-overshooting-period": "1s",
-    "machine-safety-apiserver-statuscheck-period": "1s",
+    "machine-safety-apiserver-statuscheck-period": "5s",
     "machine-safety-apiserver-statuscheck-timeout": "5s",
     "safety-up": "0",
     "join-cluster-timeout": "3s",
@@ -317,8 +317,9 @@ async def test_every_expression_has_data_in_its_scenario(env: Environment, tmp_p
 
         await wait_for(calm, "no alert")
         await cloud_troubles(env, watched)
-        await machine_troubles(env, watched, fleet)
+        # Machines fail in a case of the other API, too.
         await kubermatic_troubles(env, watched)
+        await machine_troubles(env, watched, fleet)
         await nodes_vanish(env, watched)
         async with watched.case("WithoutLeader"):
             assert await daemon.stop() == 0
