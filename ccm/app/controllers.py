@@ -310,15 +310,10 @@ def build_enabled(
     """
     logger = log.logger("daemon")
     wanted = controllers.enabled(options.controllers)
-    # Without `--controllers`, nothing is logged: machine commands lack the daemon's other
-    # controllers by design.
-    for manifest in among if "controllers" in options.explicit else ():
-        if manifest not in wanted:
-            level = logger.info if manifest.off_by_default else logger.warning
-            level("controller disabled", controller=manifest.name)
     for manifest in (candidate for candidate in among if candidate in wanted):
         if reason := manifest.skip_reason(options, context.cloud_client.cloud):
-            logger.info("controller skipped", controller=manifest.name, reason=reason)
+            if not manifest.disabled_by(options):  # turned off on purpose: no line
+                logger.info("controller skipped", controller=manifest.name, reason=reason)
             on_skipped(manifest.name, reason)
         elif fault := manifest.config_fault(options):
             # The other controllers still run. The Go cloud-controller-manager exits here.

@@ -28,7 +28,8 @@ from ccm.runtime.backoff import default_backoff
 from ccm.runtime.controller import DONE, Controller, ReconcileResult, Watch
 from ccm.runtime.writer import ObjectWriter, PatchStep, Recorder
 
-NAME = "machineclass"
+NAME = "machineclass-controller"
+QUEUE_NAME = "machineclass"
 BACK_OFF_CAP_S = 60.0
 """Maximum back-off of one object; client-go's 1000 s would delay a repaired object for too long."""
 
@@ -73,7 +74,7 @@ class MachineClassController:
         effect."""
         self.controller = Controller(
             NAME,
-            queue=NAME,
+            queue=QUEUE_NAME,
             reconcile=self.sync,
             workers=4,
             backoff=default_backoff(cap_s=BACK_OFF_CAP_S, rng=rng),

@@ -30,7 +30,8 @@ from ccm.runtime.controller import DONE, IDLE, Controller, PeriodicTask, Reconci
 from ccm.runtime.ownership import OwnerIndex
 from ccm.runtime.writer import ObjectWriter, PatchStep, Recorder
 
-NAME = "machineovershoot"
+NAME = "machine-overshoot-controller"
+QUEUE_NAME = "machineovershoot"
 BACK_OFF_CAP_S = 60.0
 """Maximum back-off of one object; client-go's 1000 s would delay a repaired object for too long."""
 
@@ -157,7 +158,7 @@ class MachineOvershootController:
         self._unfrozen: set[str] = set()
         self.controller = Controller(
             NAME,
-            queue=NAME,
+            queue=QUEUE_NAME,
             reconcile=self.sync,
             backoff=default_backoff(cap_s=BACK_OFF_CAP_S, rng=rng),
             watches=[

@@ -40,7 +40,8 @@ from ccm.model.patches import Patch
 from ccm.runtime.controller import Controller, ReconcileResult, Watch
 from ccm.runtime.writer import ObjectWriter, PatchStep, Recorder
 
-NAME = "machinesafety"
+NAME = "machine-safety-controller"
+QUEUE_NAME = "machinesafety"
 
 SOON_S = 5.0
 """Delay in seconds of a pass after the deletion of a Machine, to collect further deletions."""
@@ -101,7 +102,7 @@ class MachineSafetyController:
         )
         self.controller = Controller(
             NAME,
-            queue=NAME,
+            queue=QUEUE_NAME,
             reconcile=self._no_op,
             watches=[
                 Watch(informer=caches.secrets, changed=lambda _old, _new, _initial: False),

@@ -22,7 +22,8 @@ from ccm.model.patches import Patch, uid_precondition, version_precondition
 from ccm.runtime.controller import DONE, Controller, ReconcileResult, Watch
 from ccm.runtime.writer import ObjectWriter, PatchStep
 
-NAME = "nodecsrapprover"
+NAME = "node-csr-approver"
+QUEUE_NAME = "nodecsrapprover"
 
 WORKERS = 4
 """Number of requests processed concurrently; workers mostly wait for the API server."""
@@ -60,7 +61,7 @@ class NodeCSRApprover:
         self._log = log.logger(NAME)
         self.controller = Controller(
             NAME,
-            queue=NAME,
+            queue=QUEUE_NAME,
             reconcile=self.sync,
             workers=WORKERS,
             watches=[

@@ -92,7 +92,8 @@ class MachineObserver:
             self._has_failed = False
         except Exception as error:  # noqa: BLE001 - metrics must not stop the controller
             if not self._has_failed:
-                log.logger(NAME).warning("metrics of the provider not updated", error=str(error))
+                logger = log.logger(CODEC.controller_name("machine"))
+                logger.warning("metrics of the provider not updated", error=str(error))
             self._has_failed = True
 
     def _managed(self) -> Iterator[Machine]:

@@ -43,7 +43,7 @@ class Codec(abc.ABC):
         machine_deployments: resource kind of deployments.
         machine_classes: resource kind of classes; None = each machine contains its class
             (`own_class`).
-        prefix: prefix of the controllers' names in logs and metrics of work queues, if controllers
+        prefix: prefix of the controllers' names and of their work queues in metrics, if controllers
             of several API groups run in one process. With a prefix, the controllers do not write
             metrics of single objects, because these metrics have Gardener's names.
         manifest: file with the CRDs, for messages.
@@ -61,6 +61,10 @@ class Codec(abc.ABC):
     prefix: str = ""
     manifest: str = "manifests/crds.yaml"
     namespace_flag: str = "namespace"
+
+    def controller_name(self, kind: str) -> str:
+        """Return the name in `--controllers` of the controller of a kind, such as `machine-set`."""
+        return f"{self.prefix}-{kind}-controller".removeprefix("-")
 
     def is_ignored(self, obj: Machine) -> bool:
         """Return whether another program is responsible for a machine."""

@@ -154,6 +154,10 @@ COMPONENT_SERVICE = "service-controller"
 COMPONENT_ROUTE = "route_controller"
 """Source components of events, as in the Go cloud-controller-manager."""
 
+CONTROLLER_SERVICE = "service-lb-controller"
+CONTROLLER_ROUTE = "node-route-controller"
+"""Names of controllers in `--controllers` and in logs, where the component has another name."""
+
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 """Annotation on the bookmark that ends the initial events of a watch-list."""
 

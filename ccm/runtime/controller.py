@@ -227,7 +227,7 @@ class Controller:
     """Controller with a work queue.
 
     Args:
-        name: name of the controller in logs and task names.
+        name: name of the controller in logs and task names, as in `--controllers`.
         queue: value of the label `name` of the work-queue metrics.
         reconcile: reconciles one key.
         workers: number of keys reconciled concurrently.

@@ -98,7 +98,7 @@ class MachineContext:
         self.drains, self.events = drains, events
         self.creations_ended: dict[str, float] = {}
         self.wake: Callable[[Iterable[str]], None] = lambda _keys: None
-        self.log = log.logger("machine")
+        self.log = log.logger(self.codec.controller_name("machine"))
 
     @property
     def settings(self) -> MachineSettings:

@@ -36,7 +36,6 @@ from ccm.runtime.controller import DONE, IDLE, Controller, ReconcileResult, Watc
 from ccm.runtime.workers import ConcurrencySlot
 from ccm.runtime.writer import Recorder
 
-NAME = "machine"
 QUEUE_NAME = "machine"
 """Name in logs, and value of the work-queue metrics' label."""
 
@@ -107,7 +106,7 @@ class MachineController:
         )
         reads_sets = bool(caches.codec.user_data_namespace)
         self.controller = Controller(
-            f"{caches.codec.prefix}{NAME}",
+            caches.codec.controller_name("machine"),
             queue=f"{caches.codec.prefix}{QUEUE_NAME}",
             reconcile=self.sync,
             workers=WORKERS,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ccm.base import clock, log
+from ccm.base import clock
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.controllers.machine.evictions import DrainDependencies, DrainFailed, NodeDrain
 from ccm.machines import drain, reasons
@@ -26,8 +26,6 @@ from ccm.runtime.writer import Recorder
 NOTICE_S = 5.0
 """Seconds for which progress of a drain is collected before the machine is requeued. The end of a
 drain requeues the machine at once."""
-
-_log = log.logger("machine")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,6 +83,7 @@ class Drainer:
         self._drains: dict[str, _Drain] = {}
         self._handler: Any = None
         self._tools = DrainDependencies(shared, settings or drain.DrainSettings())
+        self._log = self._tools.log
 
     def start(self, task: DrainTask, wake: Callable[[], None]) -> None:
         """Start or continue the drain of a machine's node.
@@ -164,13 +163,13 @@ class Drainer:
         await cancel_and_join(before)
         started, evictions = clock.monotonic(), entry.evictions
         state, text = DrainState.DONE, ""
-        _log.info("drain started", machine=entry.task.machine.key, node=entry.task.node_name)
+        self._log.info("drain started", machine=entry.task.machine.key, node=entry.task.node_name)
         try:
             await evictions.run()
         except DrainFailed as error:
             state, text = DrainState.FAILED, str(error)
         except Exception as error:  # noqa: BLE001 - a defect must not look like a running drain
-            _log.error("drain failed unexpectedly", exc_info=error)
+            self._log.error("drain failed unexpectedly", exc_info=error)
             state, text = DrainState.FAILED, f"- {error}"
         tally = evictions.tally
         text = text or tally.summary()
@@ -182,14 +181,14 @@ class Drainer:
         machine, progress = entry.task.machine, entry.progress
         facts = {"machine": machine.key, "node": entry.task.node_name, "forced": progress.forced}
         if progress.state is DrainState.DONE:
-            _log.info("node drained", **facts, took_s=round(took_s, 3))
+            self._log.info("node drained", **facts, took_s=round(took_s, 3))
             if entry.evictions.tally.total or entry.last_event:
                 # No event for a node that had no Pods to remove: a rollout has many such nodes.
                 self._record_event(
                     entry, NORMAL, reasons.REASON_DRAINED, f"node drained: {progress.message}"
                 )
         else:
-            _log.warning("drain failed", **facts, error=progress.message)
+            self._log.warning("drain failed", **facts, error=progress.message)
             text = f"drain failed due to {progress.message}"
             self._record_event(entry, WARNING, reasons.REASON_DRAIN_FAILED, text)
         entry.wake()

@@ -65,8 +65,6 @@ _NEVER_S = 3600.0
 """Longest wait in seconds until a drain checks again whether force is due; changes end the wait
 earlier."""
 
-_log = log.logger("machine")
-
 
 class DrainFailed(Exception):
     """The drain failed. The message completes a text that begins with `Drain failed due to `."""
@@ -96,9 +94,11 @@ class DrainDependencies:
 
     def __init__(self, shared: SharedComponents, settings: drain.DrainSettings) -> None:
         self.caches, self.client = shared.caches, shared.caches.target.client
+        self.component = self.caches.codec.controller_name("machine")
+        self.log = log.logger(self.component)
         self.settings = settings
         self.budgets = Budgets(self.client)
-        self.attachments = Attachments(shared.driver, self.client)
+        self.attachments = Attachments(shared.driver, self.client, self.log)
         self._knows_evictions: bool | None = None
         self._asking = asyncio.Lock()
         """Held during discovery: one request serves all drains that start together."""
@@ -168,7 +168,7 @@ class NodeDrain:
         """
         async with running_informer(self._pods), AsyncExitStack() as self._budgets:
             await self._mark()
-            await wait_for_sync(self._pods, component="machine")
+            await wait_for_sync(self._pods, component=self._tools.component)
             # If force is due from the beginning, no Pod is evicted.
             if not (self.tally.forced or await self._is_due()):
                 await first_of(self._drain_gracefully(), self._force_is_due(), name="drain")
@@ -230,7 +230,7 @@ class NodeDrain:
         except NotFound:
             pass
         except KubeError as error:
-            _log.debug("node read failed", node=self._task.node_name, error=str(error))
+            self._tools.log.debug("node read failed", node=self._task.node_name, error=str(error))
         return self._due_s(node) <= 0
 
     # --- evictions ----------------------------------------------------------------------------
@@ -378,7 +378,7 @@ class NodeDrain:
                 limit_s = settings.reattach_timeout_s
                 await _ends_within(limit_s, attachments.wait_reattached(volumes, node_name))
         else:
-            _log.warning("volume detach timed out, drain continues", pod=pod.key)
+            self._tools.log.warning("volume detach timed out, drain continues", pod=pod.key)
         self.tally.volumes.pop(pod.key, None)
         self._changed()
 
@@ -467,9 +467,11 @@ class Attachments:
     Args:
         driver: client of the driver.
         client: client of the cluster that machines join.
+        logger: the controller's logger.
     """
 
-    def __init__(self, driver: DriverClient, client: Client) -> None:
+    def __init__(self, driver: DriverClient, client: Client, logger: log.Logger) -> None:
+        self._log = logger
         self._driver = driver
         self._client = client
         self._elsewhere = RefCountedInformer(
@@ -519,7 +521,9 @@ class Attachments:
                 return "", {}
             except KubeError as error:
                 if attempt == LOOKUP_TRIES:
-                    _log.warning("volume read failed, wait skipped", pod=pod.key, error=str(error))
+                    self._log.warning(
+                        "volume read failed, wait skipped", pod=pod.key, error=str(error)
+                    )
                 await asyncio.sleep(LOOKUP_RETRY_S)
             else:
                 return volume.name, volume.spec
@@ -532,7 +536,7 @@ class Attachments:
         except Unimplemented:
             pass
         except CloudError as error:
-            _log.warning("volume IDs unknown, wait skipped", error=str(error))
+            self._log.warning("volume IDs unknown, wait skipped", error=str(error))
         return ()
 
 

@@ -46,7 +46,6 @@ from ccm.runtime.controller import DONE, IDLE, Controller, ReconcileResult
 from ccm.runtime.workers import ConcurrencySlot
 from ccm.runtime.writer import PatchStep
 
-NAME = "machine-termination"
 QUEUE_NAME = "machinetermination"
 """Name of the queue in the labels of the work-queue metrics (Gardener's MCM)."""
 
@@ -89,7 +88,7 @@ class TerminationQueue:
         """UID of a machine -> progress of its deletion in this process."""
         self._uids: dict[str, str] = {}
         self.controller = Controller(
-            f"{context.codec.prefix}{NAME}",
+            context.codec.controller_name("machine"),
             queue=f"{context.codec.prefix}{QUEUE_NAME}",
             reconcile=self.sync,
             workers=WORKERS,

@@ -20,7 +20,7 @@ from ccm.model.machines import Machine
 from ccm.model.names import BOOTSTRAP_TOKEN_TYPE
 from ccm.model.times import parse_time
 
-_log = log.logger("machine")
+_log = log.logger("machine-controller")  # only Gardener's Machines have tokens
 
 MAX_REDACTED = 64
 """Maximum number of token secrets that are redacted by value: each costs time in every log line. A

@@ -44,7 +44,7 @@ from ccm.runtime.controller import DONE, IDLE, Controller, ReconcileResult, Watc
 from ccm.runtime.ownership import OwnerIndex, Ownership
 from ccm.runtime.writer import ObjectWriter, PatchStep, Recorder
 
-NAME = "machinedeployment"
+QUEUE_NAME = "machinedeployment"
 BACK_OFF_CAP_S = 60.0
 """Maximum back-off of one object; client-go's 1000 s would delay a repaired object for too long."""
 
@@ -105,10 +105,9 @@ class MachineDeploymentController:
         self._gathered_until: dict[str, float] = {}
         """Key of a deployment -> monotonic time before which no pass runs, see `ARRIVAL_S`."""
         self._notes = autoscaler.scale_down_annotations(settings.names)
-        name = f"{caches.codec.prefix}{NAME}"
         self.controller = Controller(
-            name,
-            queue=name,
+            caches.codec.controller_name("machine-deployment"),
+            queue=f"{caches.codec.prefix}{QUEUE_NAME}",
             reconcile=self.sync,
             workers=workers,
             backoff=default_backoff(cap_s=BACK_OFF_CAP_S, rng=rng),
@@ -383,7 +382,7 @@ class DeploymentWriter:
         nodes = caches.target.client.resource(NODES)
         self.write_nodes = ObjectWriter(nodes, cache=caches.nodes.store, rng=rng)
         self._created_until: dict[str, float] = {}
-        self._log = log.logger(NAME)
+        self._log = log.logger(caches.codec.controller_name("machine-deployment"))
 
     async def apply(
         self, obj: MachineDeployment, planned: RolloutPlan, sets: Mapping[str, MachineSet]
@@ -662,6 +661,6 @@ async def _call_all(items: Sequence[Any], call: Any) -> None:
         except KubeError as error:
             errors.append(error)
 
-    await tasks.run_bounded(items, one, limit=min(AT_ONCE, len(items)), name=NAME)
+    await tasks.run_bounded(items, one, limit=min(AT_ONCE, len(items)), name=QUEUE_NAME)
     if errors:
         raise errors[0]

@@ -46,7 +46,6 @@ from ccm.runtime.controller import DONE, IDLE, Controller, ReconcileResult, Watc
 from ccm.runtime.ownership import Expectations, OwnerIndex, Ownership
 from ccm.runtime.writer import PatchStep, Recorder
 
-NAME = "machineset"
 BACK_OFF_CAP_S = 60.0
 """Maximum back-off of one object; client-go's 1000 s would delay a repaired object for too long."""
 
@@ -92,7 +91,7 @@ class MachineSetController:
         self._names = caches.settings.names
         self._guard = guard
         self._events = events
-        name = f"{caches.codec.prefix}{NAME}"
+        name = caches.codec.controller_name("machine-set")
         self._log = log.logger(name)
         self._write = caches.writer(caches.codec.machine_sets, rng)
         self._write_machines = caches.writer(caches.codec.machines, rng)
@@ -110,7 +109,7 @@ class MachineSetController:
         self._memories = Memories(caches.now)
         self.controller = Controller(
             name,
-            queue=name,
+            queue=f"{caches.codec.prefix}machineset",
             reconcile=self.sync,
             workers=workers,
             backoff=default_backoff(cap_s=BACK_OFF_CAP_S, rng=rng),

@@ -46,8 +46,6 @@ _NAME_ROOM = 58
 """Maximum length of the part of a machine's name before the suffix, as for `generateName` in the
 API server: the set's name, which is cut if it is too long, and a hyphen."""
 
-_log = log.logger("machineset")
-
 
 class MachineManager:
     """Creates and deletes the machines of sets.
@@ -62,6 +60,7 @@ class MachineManager:
         self._machines = caches.client.resource(caches.codec.machines)
         self._caches, self._cache = caches, caches.machines.store
         self._expect = expect
+        self._log = log.logger(caches.codec.controller_name("machine-set"))
         self._rng = rng
 
     async def look_up(self, uid: str) -> int:
@@ -143,7 +142,7 @@ class MachineManager:
             else:
                 self._expect.creation_unknown(namespace, name)
             raise
-        _log.info("machine created", key=owner.key, machine=f"{namespace}/{name}")
+        self._log.info("machine created", key=owner.key, machine=f"{namespace}/{name}")
 
     def _claimed(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the body of a new machine with the metadata that the machine controller needs.
@@ -207,7 +206,7 @@ class MachineManager:
             else:
                 self._expect.deletion_unknown(machine)
             raise
-        _log.info("machine deleted", key=owner.key, machine=machine.key)
+        self._log.info("machine deleted", key=owner.key, machine=machine.key)
         return True
 
 

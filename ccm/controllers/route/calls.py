@@ -93,7 +93,7 @@ class RouteCalls:
     schedule: plan.Schedule
     backoff: ItemBackoff[plan.CallKey]
     ownership: NodeOwnership
-    _log: log.Logger = field(init=False, default_factory=lambda: log.logger(names.COMPONENT_ROUTE))
+    _log: log.Logger = field(init=False, default_factory=lambda: log.logger(names.CONTROLLER_ROUTE))
     _reports: FailureReports[plan.CallKey] = field(init=False, default_factory=FailureReports)
     _group: NamedTaskGroup = field(init=False)
     _in_flight: Counter[CallInFlight] = field(init=False, default_factory=Counter)
@@ -330,13 +330,13 @@ class RouteConditions:
         self._ownership = ownership
         self._writer = ObjectWriter(api)
         self._keep_foreign_reason = keep_foreign_reason
-        self._log = log.logger(names.COMPONENT_ROUTE)
+        self._log = log.logger(names.CONTROLLER_ROUTE)
         self._missing: dict[str, set[Network | str]] = {}
         self._cut_off: Collection[str] = ()
         self._creating: Counter[str] = Counter()
         self._created_lately: set[tuple[str, Network]] = set()
         self.controller = Controller(
-            names.COMPONENT_ROUTE,
+            names.CONTROLLER_ROUTE,
             queue="RouteConditions",
             reconcile=self._write,
             workers=CONDITION_WORKERS,

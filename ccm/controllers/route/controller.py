@@ -91,12 +91,12 @@ class RouteController:
         )
         self._listing: ItemBackoff[str] = ItemBackoff(LISTING_BACKOFF, rng=rng)
         self._unlisted = Outage(
-            log.logger(names.COMPONENT_ROUTE),
+            log.logger(names.CONTROLLER_ROUTE),
             start_message="route listing failed, retrying",
             end_message="route listing recovered",
         )
         self._undecodable = Outage(
-            log.logger(names.COMPONENT_ROUTE),
+            log.logger(names.CONTROLLER_ROUTE),
             start_message="routes kept, their nodes may be among those that cannot be decoded",
             end_message="all nodes can be decoded again",
         )
@@ -117,7 +117,7 @@ class RouteController:
             ownership=ownership,
         )
         self.controller = Controller(
-            names.COMPONENT_ROUTE,
+            names.CONTROLLER_ROUTE,
             queue="Routes",
             reconcile=self._compare,
             watches=[

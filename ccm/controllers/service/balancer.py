@@ -54,7 +54,7 @@ class BalancerOperations:
     events: Recorder
     members: LoadBalancerMembers
     _log: log.Logger = field(
-        init=False, default_factory=lambda: log.logger(names.COMPONENT_SERVICE)
+        init=False, default_factory=lambda: log.logger(names.CONTROLLER_SERVICE)
     )
 
     async def ensure(self, service: Service, record: ServiceRecord) -> None:

@@ -146,7 +146,7 @@ class ServiceController:
         self._nodes = nodes
         self._handle = handle
         self._settings = settings
-        self._log = log.logger(names.COMPONENT_SERVICE)
+        self._log = log.logger(names.CONTROLLER_SERVICE)
         allow = settings.allow_mass_deletion
         self._members = LoadBalancerMembers(
             nodes,
@@ -194,7 +194,7 @@ class ServiceController:
             )
             passes.append(drift)
         self.controller = Controller(
-            names.COMPONENT_SERVICE,
+            names.CONTROLLER_SERVICE,
             queue="service",
             reconcile=self.sync_service,
             workers=settings.workers,

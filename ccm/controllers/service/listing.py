@@ -100,7 +100,7 @@ async def fetch_startup_listing(handle: CloudClient) -> LoadBalancerListing | No
             LISTING_TIMEOUT_S, fetch_listing(handle, attempts=LISTING_ATTEMPTS), name="the listing"
         )
     except TimeoutError as error:
-        logger = log.logger(names.COMPONENT_SERVICE)
+        logger = log.logger(names.CONTROLLER_SERVICE)
         logger.warning("load balancer listing failed, ensuring all Services", error=str(error))
         return None
 
@@ -110,7 +110,7 @@ async def fetch_listing(handle: CloudClient, *, attempts: int = 1) -> LoadBalanc
 
     If the provider was reopened during the listing, the attempt counts as failed.
     """
-    logger = log.logger(names.COMPONENT_SERVICE)
+    logger = log.logger(names.CONTROLLER_SERVICE)
     for attempt in range(attempts):
         opening = handle.provider_session
         try:
@@ -181,7 +181,7 @@ class Orphans:
         self._about = about
         self._seen: set[str] = set()
         self._reported: set[str] = set()
-        self._log = log.logger(names.COMPONENT_SERVICE)
+        self._log = log.logger(names.CONTROLLER_SERVICE)
 
     def update(self, listing: LoadBalancerListing) -> None:
         """Find the orphans in a new listing; report each once, and set the metric."""

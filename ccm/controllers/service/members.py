@@ -280,7 +280,7 @@ class LoadBalancerMembers:
         self._deleted: set[str] = set()
         self.initialising: set[str] = set()
         """Names of uninitialised nodes whose provider ID will be set by the initialisation."""
-        logger = log.logger(names.COMPONENT_SERVICE)
+        logger = log.logger(names.CONTROLLER_SERVICE)
         self._unfit = Outage(
             logger,
             start_message="too many nodes not ready, keeping them as load balancer members",

@@ -20,6 +20,7 @@ from ccm.app.health import DaemonState
 from ccm.app.options import gates
 from ccm.app.options.controllers import MANIFESTS
 from ccm.app.provider import Misconfigured, ProviderHolder
+from ccm.base import log
 from ccm.base.credentials import KeyPair
 from ccm.base.drain import Drain
 from ccm.base.tasks import cancel_and_join, spawn
@@ -40,6 +41,7 @@ from ccm.testing.clock import elapsed_s, settle
 from providers import sim
 from tests.handclock import HandClock
 from tests.support.fakecloud import FakeCloud
+from tests.unit.doctor.test_kubermatic import KubermaticStuck
 from tests.unit.kube.proxy import connect, refuses, says, serve
 
 
@@ -132,7 +134,41 @@ def test_machine_controllers_start_when_named_and_supported(
 
     assert sorted(alias for alias in found if alias in MACHINES) == wanted
     said = {line["log_level"] for line in lines if re.match("machine", str(line.get("controller")))}
-    assert said == (set() if wanted == MACHINES else {"info"})
+    assert said == (set() if machines else {"info"})
+
+
+@pytest.mark.parametrize(
+    "flags", [[], ["--configure-cloud-routes=false"], ["--controllers=-service", "--controllers=*"]]
+)
+def test_disabled_controllers_leave_no_log_line(flags: list[str]) -> None:
+    with capture_logs() as lines:
+        names = started("--cluster-cidr=10.0.0.0/16", *flags)
+
+    assert ("route" in names) is ("--configure-cloud-routes=false" not in flags)
+    assert "service" not in names
+    assert [line for line in lines if "controller" in line] == []
+
+
+INFRASTRUCTURE = {"cloud", "daemon", "deletions", "machines"}
+
+
+@pytest.mark.virtual_time
+async def test_controllers_log_under_the_names_that_the_flag_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Other components of the daemon have names of their own."""
+    names, create = set[str](), log.logger
+
+    def recording(name: str, **facts: Any) -> log.Logger:
+        names.add(name)
+        return create(name, **facts)
+
+    monkeypatch.setattr(log, "logger", recording)
+    every = {manifest.name for manifest in MANIFESTS}
+    async with KubermaticStuck().leading(controllers=",".join(sorted(every))):
+        pass
+
+    assert names - INFRASTRUCTURE == every
 
 
 async def test_controllers_use_their_own_service_accounts_when_enabled(hand: HandClock) -> None:
