@@ -8,6 +8,7 @@ configuration file. Booleans, durations and lists use Go's syntax; numbers are d
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -467,6 +468,20 @@ def one_of(*words: str) -> Callable[[str], str]:
     *most, last = (f'"{word}"' for word in words)
     right = f"must be {', '.join(most)} or {last}"
     return lambda value: "" if value in words else right
+
+
+def did_you_mean(word: str, known: Iterable[str], prefix: str = "") -> str:
+    """Return `; did you mean NAME?` with the known name closest to a word.
+
+    Empty if no name is close, or if the word is known.
+
+    Args:
+        word: the unknown word.
+        known: known names.
+        prefix: text before the name in the result, such as `--`.
+    """
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {prefix}{near[0]}?" if near and near[0] != word else ""
 
 
 Stage = Literal["ALPHA", "BETA", "GA", "DEPRECATED"]

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 import ccm
 from ccm.cli import (
     backup,
+    command,
     completion,
     doctor,
     explain,
@@ -96,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
-    parser = argparse.ArgumentParser(
+    parser = command.Parser(
         prog="kube-ccm", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=_Formatter
     )
     parser.add_argument("--version", action="version", version=f"kube-ccm {ccm.__version__}")

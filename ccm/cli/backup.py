@@ -260,7 +260,7 @@ BACKUP = command.DaemonCommand(
     own=_BackupFlags,
     execute=lambda request, out: asyncio.run(back_up(request, out)),
     used=_FLAGS_USED,
-    needs_provider=False,
+    required=("persistence-config",),
 )
 RESTORE = command.DaemonCommand(
     name="restore",
@@ -269,5 +269,5 @@ RESTORE = command.DaemonCommand(
     own=_RestoreFlags,
     execute=lambda request, out: asyncio.run(restore(request, out)),
     used=_FLAGS_USED,
-    needs_provider=False,
+    required=(),
 )

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ccm.base.flags import Flag, FlagSection, flags_of
+from ccm.base.flags import Flag, FlagSection, did_you_mean, flags_of, one_of
 from ccm.doctor import CHECK_LIMIT_S, ExaminationError
 
 if TYPE_CHECKING:
@@ -28,6 +28,25 @@ if TYPE_CHECKING:
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+EXIT_FINDINGS = 3
+"""Exit statuses of all subcommands: done; failed, also in part; invalid command line; done, with
+changes to make or problems to solve."""
+
+FORMATS = ("table", "json", "yaml")
+"""Values of `--output`. `table` is for people, and may change; the documents are an interface."""
+
+_FORMER_TABLE = "text"
+"""Deprecated name of the format `table`, accepted for one release."""
+
+SERVER_SECTIONS = (
+    *("leader-migration", "stopping", "configuration file", "webhook", "webhook serving"),
+    *("webhook callers", "secure serving", "authentication", "authorization", "help", "global"),
+)
+"""Titles of the sections of flags that only a running daemon uses."""
+
+_OTHER_FLAGS = """\
+--help-all also lists the daemon's flags that have no effect here, and deprecated flags.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +75,13 @@ class DaemonCommand:
         own: dataclass that declares the subcommand's own flags.
         execute: runs the subcommand, writes to the given stream and returns the exit status; raises
             ExaminationError.
-        used: names of the daemon's flags that the help lists; empty = all.
-        needs_provider: whether a missing `--cloud-provider` is an error.
+        used: names of the daemon's flags that have an effect; empty = all but those of
+            `unused_sections`.
+        unused_sections: titles of sections of the daemon's flags that have no effect, except for
+            --config and -v.
+        required: names of the daemon's flags that must be set.
         check_arguments: called with the positional arguments and the values of the own flags;
             returns one message for each error.
-        exit_usage: exit status for an invalid command line.
     """
 
     name: str
@@ -69,11 +90,11 @@ class DaemonCommand:
     own: type
     execute: Callable[[ParsedCommand, TextIO], int]
     used: Collection[str] = ()
-    needs_provider: bool = True
+    unused_sections: Collection[str] = ()
+    required: Collection[str] = ("cloud-provider",)
     check_arguments: Callable[[Sequence[str], Mapping[str, Any]], Iterable[str]] = (
         lambda words, _own: (f"{word!r} is not a flag" for word in words)
     )
-    exit_usage: int = EXIT_USAGE
 
     def own_flags(self) -> Mapping[str, Flag]:
         """Return the subcommand's own flags, by name."""
@@ -97,14 +118,14 @@ class DaemonCommand:
         from ccm.app.options.argv import UsageError
 
         out = sys.stdout if out is None else out
-        if {"-h", "--help"} & set(words):
-            out.write(self.introduction + self._flags_help())
+        if {"-h", "--help", "--help-all"} & set(words):
+            out.write(self.introduction + self._flags_help(is_full="--help-all" in words))
             return EXIT_OK
         try:
             request = self.read(words)
         except UsageError as error:
             sys.stderr.write(f"kube-ccm {self.name}: {error}\n")
-            return self.exit_usage
+            return EXIT_USAGE
         with _logging_at(request.options.v):
             try:
                 return self.execute(request, out)
@@ -124,6 +145,9 @@ class DaemonCommand:
         parsed = argv.parse({**FLAGS, **flags}, words, NO_EFFECT)
         given = {name: value for name, value in parsed.values.items() if name not in flags}
         own = {name: parsed.values.get(name, flag.default) for name, flag in flags.items()}
+        if own.get("output") == _FORMER_TABLE:
+            fail(self.name, "-o text is deprecated: use -o table")
+            own["output"] = FORMATS[0]
         wrong = [*self.check_arguments(parsed.arguments, own)]
         wrong += [
             flag.error_message(own[name], right)
@@ -131,20 +155,64 @@ class DaemonCommand:
             if (right := flag.violation(own[name]))
         ]
         options = config.with_config_file(Options.from_values(given, parsed))
-        provider = options.cloud_provider or ("" if self.needs_provider else "none")
-        wrong += faults(replace(options, cloud_provider=provider))
+        wrong += (f"--{name} is required" for name in self.required if not options.get(name))
+        wrong += faults(replace(options, cloud_provider=options.cloud_provider or "none"))
         if wrong:
             raise argv.UsageError(wrong)
         return ParsedCommand(options=options, own_flags=own, arguments=parsed.arguments)
 
-    def _flags_help(self) -> str:
-        from ccm.app.options import FLAGS, SECTIONS, argv
+    def _flags_help(self, *, is_full: bool) -> str:
+        from ccm.app.options import FLAGS, NO_EFFECT, SECTIONS, argv
 
         own = self.own_flags()
-        known = {name: FLAGS[name] for name in self.used} or FLAGS
-        listed = (*own.values(), *(known[name] for name in self.used))
-        sections = dict.fromkeys(flag.section for flag in listed)
-        return argv.explain({**own, **known}, (*sections, *(() if self.used else SECTIONS)))
+        known = {name: flag for name, flag in FLAGS.items() if is_full or self._is_used(flag)}
+        sections = dict.fromkeys((*(flag.section for flag in own.values()), *SECTIONS))
+        no_effect = NO_EFFECT if is_full else None
+        text = argv.explain({**known, **own}, sections, required=self.required, no_effect=no_effect)
+        return text if is_full else f"{text}\n{_OTHER_FLAGS}"
+
+    def _is_used(self, flag: Flag) -> bool:
+        if self.used:
+            return flag.name in self.used
+        return flag.section.title not in self.unused_sections or flag.name in ("config", "v")
+
+
+class Parser(argparse.ArgumentParser):
+    """Parser that suggests the closest name for an unknown command, flag or choice."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse the words; every unknown word is an error, also in a subcommand."""
+        words = sys.argv[1:] if args is None else args
+        self._refuse(self._unknown_flags(words))
+        options, unknown = super().parse_known_args(words, namespace)
+        self._refuse(unknown)
+        return options, unknown
+
+    def _unknown_flags(self, words: Sequence[str]) -> Iterator[str]:
+        """Yield unknown flags before the first argument: argparse takes their value for one."""
+        rest = iter(words)
+        for word in rest:
+            written, is_assigned, _ = word.partition("=")
+            known = [name for name in self._option_string_actions if name.startswith(written)]
+            if "-" not in self.prefix_chars or not word.startswith("--") or word == "--":
+                return
+            if not known:
+                yield word
+            elif not is_assigned and self._option_string_actions[known[0]].nargs is None:
+                next(rest, None)
+
+    def _refuse(self, unknown: Iterable[str]) -> None:
+        for word in unknown:
+            name = word.partition("=")[0]
+            hint = did_you_mean(name, self._option_string_actions)
+            self.error(f"unknown flag or argument: {name}{hint}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = [str(choice) for choice in action.choices]
+            hint = did_you_mean(str(value), known)
+            text = f"invalid choice: {value!r}, expected {', '.join(known)}{hint}"
+            raise argparse.ArgumentError(action, text)
 
 
 def add_parser(commands: Any, name: str, text: str, **more: str) -> argparse.ArgumentParser:
@@ -162,13 +230,10 @@ def add_parser(commands: Any, name: str, text: str, **more: str) -> argparse.Arg
     return parser
 
 
-def output(section: FlagSection, for_people: str) -> str:
-    """Declare the flag `--output`: a human-readable format, which is the default, or json."""
+def output(section: FlagSection) -> str:
+    """Declare the flag `--output`, for `show_result`."""
     return section.flag(
-        for_people,
-        f"Output format: {for_people} or json.",
-        short="o",
-        check=lambda word: "" if word in (for_people, "json") else f"must be {for_people} or json",
+        FORMATS[0], f"Output format: {', '.join(FORMATS)}.", short="o", check=one_of(*FORMATS)
     )
 
 
@@ -230,18 +295,45 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield "  ".join(cells).rstrip()
 
 
-def show_json(out: TextIO, value: object) -> None:
-    """Write a value as JSON, with characters that are not printable escaped."""
+def show_result(out: TextIO, form: str, document: object, lines: Iterable[str]) -> None:
+    """Write the result of a subcommand in the format of `--output`.
+
+    Args:
+        out: destination.
+        form: one of `FORMATS`.
+        document: the result as a value that JSON can represent; for `json` and `yaml`.
+        lines: the result for people, for example from `table`; for `table`.
+    """
+    if form == "table":
+        show(out, lines)
+    else:
+        out.write(_DOCUMENTS[form](document))
+        out.flush()
+
+
+def _json_text(document: object) -> str:
+    """Return a value as JSON, with characters that are not printable escaped."""
     import msgspec
 
-    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
     escaped = re.sub(
         r"[^\n -~]",
         lambda match: match[0] if match[0].isprintable() else json.dumps(match[0])[1:-1],
         text,
     )
-    out.write(f"{escaped}\n")
-    out.flush()
+    return f"{escaped}\n"
+
+
+def yaml_text(document: object) -> str:
+    """Return a value as YAML, with the same keys as in JSON, and escaped outside of ASCII."""
+    import msgspec
+    import yaml
+
+    plain = msgspec.json.decode(msgspec.json.encode(document))
+    return str(yaml.safe_dump(plain, sort_keys=False, width=sys.maxsize))
+
+
+_DOCUMENTS: Mapping[str, Callable[[object], str]] = {"json": _json_text, "yaml": yaml_text}
 
 
 def fail(command: str, text: str) -> None:

@@ -325,7 +325,7 @@ def _of_flag(flag: Flag) -> Option:
 
         words = [f"{sign}{manifest.name}" for sign in ("", "-") for manifest in MANIFESTS]
     elif flag.name == "output":
-        words = [flag.default, "json"]  # the default is the human-readable format
+        words = [*command.FORMATS]
     elif flag.name == "logging-format":
         words = ["text", "json", "dev"]
     return Option(

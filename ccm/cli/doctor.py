@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TextIO
 from ccm.base import flags as checks
 from ccm.base.flags import FlagSection
 from ccm.cli import command
-from ccm.cli.command import EXIT_FAILED, EXIT_OK, ParsedCommand
+from ccm.cli.command import EXIT_FAILED, EXIT_FINDINGS, EXIT_OK, ParsedCommand
 from ccm.doctor import CHECK_LIMIT_S
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ and VMs, in this order. Each check prints its result and advice. Doctor changes 
 cluster or in the cloud. With --persistence-config it writes a probe object to that storage, and
 deletes the probe again.
 
-Usage: kube-ccm doctor [-o table|json] [--timeout=DURATION] [--as=USER] [the daemon's flags]
+Usage: kube-ccm doctor [-o FORMAT] [--timeout=DURATION] [--as=USER] [the daemon's flags]
 
 Pass the flags of the daemon, for example from its Deployment. Without --kubeconfig and outside a
 cluster, doctor uses $KUBECONFIG or ~/.kube/config, as kubectl does. If --controllers includes
@@ -41,7 +41,7 @@ examples:
   kube-ccm doctor --cloud-provider=sim --cloud-config=cloud.yaml \\
       --as=system:serviceaccount:kube-system:cloud-controller-manager
 
-exit status: 0 no failure, 1 a failure, 2 invalid command line
+exit status: 0 no failure, 1 an error, 2 invalid command line, 3 a check has failed
 
 """
 
@@ -54,7 +54,7 @@ _SECTION = FlagSection(NAME, ours=True)
 
 @dataclass(frozen=True)
 class _Own:
-    output: str = command.output(_SECTION, "table")
+    output: str = command.output(_SECTION)
     timeout: timedelta = _SECTION.flag(  # noqa: RUF009 - it is `dataclasses.field`
         timedelta(seconds=CHECK_LIMIT_S), "Time limit of one check.", check=checks.positive
     )
@@ -93,7 +93,7 @@ async def examine_and_show(
         impersonated_user=request.own_flags["as"],
         limit_s=request.own_flags["timeout"].total_seconds(),
     )
-    is_json = request.own_flags["output"] == "json"
+    form = request.own_flags["output"]
     console = terminal.console(sys.stderr, os.environ)
     progress = console.status("") if console is not None else None
 
@@ -113,15 +113,12 @@ async def examine_and_show(
             async for result in stream:
                 clear()
                 results.append(result)
-                if not is_json:
+                if form == "table":
                     _show(result, out)
     finally:
         clear()
-    if is_json:
-        command.show_json(out, case.document(results))
-    else:
-        command.show(out, [case.summary(results)])
-    return EXIT_FAILED if case.failed(results) else EXIT_OK
+    command.show_result(out, form, case.document(results), [case.summary(results)])
+    return EXIT_FINDINGS if case.failed(results) else EXIT_OK
 
 
 def _show(result: CheckResult, out: TextIO) -> None:
@@ -178,6 +175,7 @@ COMMAND = command.DaemonCommand(
     introduction=_INTRODUCTION,
     own=_Own,
     execute=_act,
-    needs_provider=False,  # a check reports a missing provider, and the other checks still run
+    unused_sections=("stopping", "configuration file", "help", "global"),
+    required=(),  # a check reports a missing provider, and the other checks still run
 )
 add, own_flags, read, run = COMMAND.add, COMMAND.own_flags, COMMAND.read, COMMAND.run

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ccm.base import flags as checks
-from ccm.base.flags import FlagSection
+from ccm.base.flags import FlagSection, did_you_mean
 from ccm.base.parsing import parse_digits
 from ccm.cli import command
-from ccm.cli.command import EXIT_OK, ParsedCommand
+from ccm.cli.command import EXIT_FINDINGS, EXIT_OK, ParsedCommand
 from ccm.doctor import CHECK_LIMIT_S
 from ccm.gardener.names import GROUP as GARDENER
 from ccm.kubermatic.names import GROUP as KUBERMATIC
@@ -27,8 +27,8 @@ Explains why a node is not initialised or not deleted, a Service has no load bal
 no VM or no node, or a MachineSet or MachineDeployment lacks machines. The first line has the cause;
 then follows the daemon's view of the object: state, plan, last error, next retry.
 
-Usage: kube-ccm explain node NAME [-o table|json]
-       kube-ccm explain service|machine|machineset|machinedeployment NAMESPACE/NAME [-o table|json]
+Usage: kube-ccm explain node NAME [-o FORMAT]
+       kube-ccm explain service|machine|machineset|machinedeployment NAMESPACE/NAME [-o FORMAT]
 
 The kinds of machines may have an API group, as for kubectl: machine.machine.sapcloud.io (Gardener)
 or machine.cluster.k8s.io (Kubermatic). Without a group, the API server decides, if it serves only
@@ -52,13 +52,11 @@ examples:
   kube-ccm explain machine.cluster.k8s.io kube-system/worker-0
   kube-ccm explain node worker-3 --address=10.0.0.7:10258 --insecure
 
-exit status: 0 no action needed, 1 action needed or an error, 2 invalid command line
+exit status: 0 no action needed, 1 an error, 2 invalid command line, 3 action needed
 
 """
 
 NAME = "explain"
-
-EXIT_STUCK = 1
 
 _MACHINES = {
     "machine": "NAMESPACE/NAME of a Machine",
@@ -139,7 +137,7 @@ class ConnectionFlags:
 
 @dataclass(frozen=True)
 class _Own(ConnectionFlags):
-    output: str = command.output(_SECTION, "table")
+    output: str = command.output(_SECTION)
 
 
 def trust_of(own: Mapping[str, Any]) -> TlsSettings:
@@ -174,7 +172,7 @@ def _faults(words: Sequence[str], own: Mapping[str, Any]) -> Iterator[str]:
         shown = " ".join(words) or "nothing"
         yield (
             "expected node NAME, or service, machine, machineset or machinedeployment with "
-            f"NAMESPACE/NAME; got {shown!r}"
+            f"NAMESPACE/NAME; got {shown!r}{did_you_mean(''.join(words[:1]), OBJECTS)}"
         )
     yield from address_faults(own)
 
@@ -197,11 +195,9 @@ async def explain_object(
             case, kind, name, own["address"], trust_of(own), group=group
         )
     verdict = explain.find_cause(subject)
-    if own["output"] == "json":
-        command.show_json(out, explain.document(subject, verdict))
-    else:
-        command.show(out, explain.lines(subject, verdict))
-    return EXIT_OK if verdict.is_healthy else EXIT_STUCK
+    document, lines = explain.document(subject, verdict), explain.lines(subject, verdict)
+    command.show_result(out, own["output"], document, lines)
+    return EXIT_OK if verdict.is_healthy else EXIT_FINDINGS
 
 
 COMMAND = command.DaemonCommand(
@@ -218,7 +214,7 @@ COMMAND = command.DaemonCommand(
         "secure-port",
         "config",
     ),
-    needs_provider=False,
+    required=(),
     check_arguments=_faults,
 )
 add, own_flags, read, run = COMMAND.add, COMMAND.own_flags, COMMAND.read, COMMAND.run

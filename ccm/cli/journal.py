@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ccm.base.flags import FlagSection
+from ccm.base.flags import FlagSection, did_you_mean
 from ccm.cli import command, explain
 from ccm.cli.command import EXIT_OK, ParsedCommand
 from ccm.doctor import ExaminationError
@@ -22,8 +22,8 @@ _INTRODUCTION = """\
 Shows the daemon's journal: each load balancer and VM that it created, with its owner and its state
 (Intent, Created, Deleting, Removed). The daemon keeps a journal with --journal=report or delete.
 
-Usage: kube-ccm journal list [--watch | -o json]
-       kube-ccm journal show NAME [-o json]
+Usage: kube-ccm journal list [--watch | -o FORMAT]
+       kube-ccm journal show NAME [-o FORMAT]
        kube-ccm journal drop NAME [--dry-run]
        kube-ccm journal adopt NAME service NAMESPACE/NAME [--dry-run]
        kube-ccm journal rebuild [--dry-run]
@@ -67,7 +67,7 @@ _SECTION = FlagSection(NAME, ours=True)
 
 @dataclass(frozen=True)
 class _Own(explain.ConnectionFlags):
-    output: str = command.output(_SECTION, "table")
+    output: str = command.output(_SECTION)
     watch: bool = _SECTION.flag(False, "With list: show all entries, then changes.", short="w")
     dry_run: bool = _SECTION.flag(False, "With a change: only show what would be done.")
     offline: bool = _SECTION.flag(
@@ -82,9 +82,10 @@ def _faults(words: Sequence[str], own: Mapping[str, Any]) -> Iterator[str]:
         is_complete = explain.kind_of(rest[1])[0] == "service"
     if action not in ACTIONS or not is_complete:
         usages = (f"{name} {_ARGUMENTS.get(name, '')}".rstrip() for name in ACTIONS)
-        yield f"expected {', or '.join(usages)}; got {' '.join(words) or 'nothing'!r}"
-    if own["watch"] and (action != "list" or own["offline"] or own["output"] == "json"):
-        yield "--watch needs list, and neither --offline nor -o json"
+        got = f"got {' '.join(words) or 'nothing'!r}{did_you_mean(action, ACTIONS)}"
+        yield f"expected {', or '.join(usages)}; {got}"
+    if own["watch"] and (action != "list" or own["offline"] or own["output"] != "table"):
+        yield "--watch needs list and -o table, without --offline"
     if own["dry-run"] and action not in _CHANGES:
         yield f"--dry-run needs {', '.join(_CHANGES)}"
     yield from explain.address_faults(own)
@@ -114,28 +115,27 @@ async def show_or_change(
         if action in _CHANGES:
             prefix = "would be done: " if own["dry-run"] else ""
             done = (await exchange(change)).done
-            command.show(out, [f"{prefix}{line}" for line in done])
+            document = {"dryRun": own["dry-run"], "done": done}
+            lines = [f"{prefix}{line}" for line in done]
+            command.show_result(out, own["output"], document, lines)
         else:
-            await _show(exchange, name, out, json=own["output"] == "json", watch=own["watch"])
+            await _show(exchange, name, out, form=own["output"], watch=own["watch"])
     return EXIT_OK
 
 
-async def _show(exchange: Exchange, name: str, out: TextIO, *, json: bool, watch: bool) -> None:
+async def _show(exchange: Exchange, name: str, out: TextIO, *, form: str, watch: bool) -> None:
     """Show all entries, or the named one; with `watch`, then show changes until cancelled."""
     response = await exchange(None)
     entries = {entry.name: entry for entry in response.entries}
     if name and name not in entries:
         raise ExaminationError(f"there is no entry {name}; see kube-ccm journal list")
-    if json:
-        command.show_json(out, entries[name] if name else response)
-        return
-    if response.down:
-        command.show(out, [f"the journal cannot be written: {response.down}"])
+    lines = [f"the journal cannot be written: {response.down}"] if response.down else []
     if name:
-        command.show(out, _fields(entries[name], response.orphans.get(name, "")))
-        return
-    rows = [_row(entry, response.orphans) for entry in response.entries]
-    command.show(out, command.table(_HEAD, rows))
+        lines += _fields(entries[name], response.orphans.get(name, ""))
+    else:
+        rows = [_row(entry, response.orphans) for entry in response.entries]
+        lines += command.table(_HEAD, rows)
+    command.show_result(out, form, entries[name] if name else response, lines)
     while watch:
         await asyncio.sleep(_WATCH_S)
         shown, response = entries, await exchange(None)
@@ -180,7 +180,7 @@ COMMAND = command.DaemonCommand(
         "cluster-name",
         "persistence-config",
     ),
-    needs_provider=False,
+    required=(),
     check_arguments=_faults,
 )
 add, own_flags, read, run = COMMAND.add, COMMAND.own_flags, COMMAND.read, COMMAND.run

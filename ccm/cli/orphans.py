@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
 from ccm.base.flags import FlagSection
-from ccm.cli import command
-from ccm.cli.command import EXIT_OK, ParsedCommand
+from ccm.cli import command, explain
+from ccm.cli.command import EXIT_FAILED, EXIT_FINDINGS, EXIT_OK, ParsedCommand
 from ccm.doctor import ExaminationError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ ccm_service_orphans. With --journal=report or delete, the command also asks the 
 resources in the journal whose owner is gone, with the permissions of kube-ccm journal. Other VMs
 are not shown: kube-ccm doctor reports those without a Machine.
 
-Usage: kube-ccm orphans [--delete=NAME] [the daemon's flags]
+Usage: kube-ccm orphans [-o FORMAT] [--delete=NAME] [the daemon's flags]
 
 Pass the flags of the daemon, for example from its Deployment. Without --kubeconfig and outside a
 cluster, orphans uses $KUBECONFIG or ~/.kube/config, as kubectl does.
@@ -39,7 +39,11 @@ examples:
   kube-ccm orphans --cloud-provider=sim --cloud-config=cloud.yaml
   kube-ccm orphans --cloud-provider=sim --cloud-config=cloud.yaml --delete=a0123456789abcdef
 
-exit status: 0 success, 1 an error, 2 invalid command line
+-o json and -o yaml print: orphans (list of: source, which is cloud or journal, name, detail), and
+problem (why orphans of the journal may be missing; empty: none).
+
+exit status: 0 no orphans, 1 an error, or the leader was not asked, 2 invalid command line,
+3 orphans were found
 
 """
 
@@ -49,6 +53,7 @@ _SECTION = FlagSection(NAME, ours=True)
 
 @dataclass(frozen=True)
 class _Own:
+    output: str = command.output(_SECTION)
     delete: str = _SECTION.flag(
         "", "Delete the load balancer of this name if it belongs to no Service."
     )
@@ -70,9 +75,9 @@ async def show_or_delete(
     from ccm.app.options.generic import JOURNAL_OFF
     from ccm.cloud.interface import LoadBalancerDigests
 
-    name = request.own_flags["delete"]
+    name, form = request.own_flags["delete"], request.own_flags["output"]
     async with command.open_case(request, environ) as case:
-        client, lines = await _opened(case), list[str]()
+        client = await _opened(case)
         orphans: Sequence[LoadBalancerRecord] = ()
         if client.offers(LoadBalancerDigests):
             orphans = await _orphans(case, client)
@@ -80,18 +85,28 @@ async def show_or_delete(
             raise ExaminationError(f"provider {client.name} cannot list load balancers")
         if name:
             await _delete(client, name, orphans)
-            lines = [f"{name} deleted"]
-        else:
-            lines = [
-                f"{lb.name}  "
-                f"{', '.join(entry.ip or entry.hostname for entry in lb.status.ingress) or '-'}"
-                for lb in orphans
-            ]
-            if not lines and client.offers(LoadBalancerDigests):
-                lines = ["every load balancer of this cluster belongs to a Service"]
-            lines += await _journal_lines(case)
-        command.show(out, lines)
-    return EXIT_OK
+            command.show_result(out, form, {"deleted": name}, [f"{name} deleted"])
+            return EXIT_OK
+        in_journal, problem = await _in_journal(case)
+    listed = [
+        {
+            "source": "cloud",
+            "name": lb.name,
+            "detail": ", ".join(entry.ip or entry.hostname for entry in lb.status.ingress),
+        }
+        for lb in orphans
+    ]
+    listed += [
+        {"source": "journal", "name": entry, "detail": f"journal: {text}"}
+        for entry, text in in_journal.items()
+    ]
+    document = {"orphans": listed, "problem": problem}
+    rows = [(orphan["name"], orphan["detail"]) for orphan in listed]
+    lines = [*command.table(("NAME", "DETAIL"), rows)] if rows else ["no orphans were found"]
+    command.show_result(out, form, document, lines + [f"journal: {problem}"] * bool(problem))
+    if rows:
+        return EXIT_FINDINGS
+    return EXIT_FAILED if problem else EXIT_OK
 
 
 async def _opened(case: Case) -> CloudClient:
@@ -107,15 +122,21 @@ async def _opened(case: Case) -> CloudClient:
     return CloudClient(case.cloud, cluster_name=case.options.cluster_name)
 
 
-async def _journal_lines(case: Case) -> Sequence[str]:
-    """Return a line for each orphan that the leader has found with the journal."""
+async def _in_journal(case: Case) -> tuple[Mapping[str, str], str]:
+    """Return the orphans that the leader found with the journal, and why some may be missing.
+
+    The orphans are messages by the name of the entry; the second value may be empty.
+    """
     from ccm.app.options.generic import JOURNAL_OFF
     from ccm.doctor import journal
 
     if case.options.journal == JOURNAL_OFF:
-        return ()
-    finding = await journal.check(case)
-    return finding.details or (f"journal: {finding.message}",)
+        return {}, ""
+    try:
+        response = await journal.ask(case)
+    except ExaminationError as error:
+        return {}, f"the leader was not asked: {error}"
+    return response.orphans, response.down and f"cannot be written: {response.down}"
 
 
 async def _orphans(case: Case, client: CloudClient) -> Sequence[LoadBalancerRecord]:
@@ -157,5 +178,9 @@ COMMAND = command.DaemonCommand(
     introduction=_INTRODUCTION,
     own=_Own,
     execute=lambda request, out: asyncio.run(show_or_delete(request, out)),
+    used=(
+        *explain.COMMAND.used,
+        *("allow-untagged-cloud", "cloud-config", "cloud-provider", "cluster-name", "journal", "v"),
+    ),
 )
 add, own_flags, read, run = COMMAND.add, COMMAND.own_flags, COMMAND.read, COMMAND.run

@@ -10,7 +10,7 @@ from typing import TextIO
 
 from ccm.base.flags import FlagSection
 from ccm.cli import command
-from ccm.cli.command import EXIT_FAILED, EXIT_OK, ParsedCommand
+from ccm.cli.command import EXIT_FAILED, EXIT_FINDINGS, EXIT_OK, ParsedCommand
 
 _INTRODUCTION = """\
 Shows what the daemon would change if it started now with these flags: nodes, Services, load
@@ -22,7 +22,7 @@ Plan runs the daemon's controllers on an in-memory copy of the cluster. Reads go
 Writes to the cloud are recorded and assumed to succeed, so that their consequences are shown, too.
 Waiting times are skipped.
 
-Usage: kube-ccm plan [-o text|json] [--wait] [the daemon's flags]
+Usage: kube-ccm plan [-o FORMAT] [--wait] [the daemon's flags]
 
 Pass the flags of the daemon, for example from its Deployment. Without --kubeconfig and outside a
 cluster, plan uses $KUBECONFIG or ~/.kube/config, as kubectl does. Required permissions: list nodes
@@ -56,7 +56,7 @@ instance for the node. Without --wait, plan does only the first check. A load ba
 the cloud does not list counts as a change, because the daemon would ensure it; the call changes
 nothing if nothing differs.
 
--o json prints one object:
+-o json and -o yaml print one object:
   summary   one line
   changes   list of: object (kind, namespace, name), action (create, change or delete), what (a
             field, the kind of the object, "load balancer", "members of the load balancer", "route"
@@ -65,13 +65,12 @@ nothing if nothing differs.
   leftOut   controller -> why it would not run
   failures  why the plan is missing or incomplete
 
-exit status: 0 no changes, 2 changes, 1 an error: the plan is missing or incomplete
+exit status: 0 no changes, 1 an error: the plan is missing or incomplete, 2 invalid command line,
+3 changes
 
 """
 
 NAME = "plan"
-
-EXIT_CHANGES = 2
 
 _STYLES = {"+": "green", "~": "yellow", "-": "red", "!": "bold magenta"}
 _SECTION = FlagSection(NAME, ours=True)
@@ -79,7 +78,7 @@ _SECTION = FlagSection(NAME, ours=True)
 
 @dataclass(frozen=True)
 class _Own:
-    output: str = command.output(_SECTION, "text")
+    output: str = command.output(_SECTION)
     wait: bool = _SECTION.flag(
         False,
         "Wait one monitor period (--node-monitor-period), and check nodes without an instance a "
@@ -103,20 +102,18 @@ async def show_plan(
     forecast = await start_forecast.forecast_of(
         request.options, environ, wait=request.own_flags["wait"]
     )
-    if request.own_flags["output"] == "json":
-        command.show_json(out, changes.document(forecast))
-    else:
-        console = terminal.console(out, os.environ)
-        for line in changes.lines(forecast):
-            style = _STYLES.get(line.lstrip()[:1])
-            if console is not None and style is not None:
-                console.print(escape_control(line), style=style, soft_wrap=True)
-            else:
-                command.show(out, [line])
-        command.show(out, [changes.summary(forecast)])
+    form = request.own_flags["output"]
+    console = terminal.console(out, os.environ)
+    for line in changes.lines(forecast) if form == "table" else ():
+        style = _STYLES.get(line.lstrip()[:1])
+        if console is not None and style is not None:
+            console.print(escape_control(line), style=style, soft_wrap=True)
+        else:
+            command.show(out, [line])
+    command.show_result(out, form, changes.document(forecast), [changes.summary(forecast)])
     if forecast.failures:
         return EXIT_FAILED
-    return EXIT_CHANGES if forecast.changes else EXIT_OK
+    return EXIT_FINDINGS if forecast.changes else EXIT_OK
 
 
 def _act(request: ParsedCommand, out: TextIO) -> int:
@@ -132,6 +129,6 @@ COMMAND = command.DaemonCommand(
     introduction=_INTRODUCTION,
     own=_Own,
     execute=_act,
-    exit_usage=EXIT_FAILED,  # 2 means changes
+    unused_sections=command.SERVER_SECTIONS,
 )
 add, own_flags, read, run = COMMAND.add, COMMAND.own_flags, COMMAND.read, COMMAND.run

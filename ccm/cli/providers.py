@@ -60,9 +60,10 @@ def add(commands: Any) -> None:
     option(
         "-o",
         "--output",
-        choices=("table", "json"),
-        default="table",
-        help="output format (default: table)",
+        choices=command.FORMATS,
+        default=command.FORMATS[0],
+        help=f"output format: {', '.join(command.FORMATS)} (default: %(default)s)",
+        metavar="FORMAT",
     )
 
 
@@ -82,10 +83,7 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     else:
         document = installed()
         lines = _listing(document)
-    if options.output == "json":
-        command.show_json(sys.stdout, document)
-    else:
-        command.show(sys.stdout, lines)
+    command.show_result(sys.stdout, options.output, document, lines)
     return EXIT_OK
 
 

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from ccm.base import clock
 from ccm.base import flags as checks
-from ccm.base.flags import FlagSection
+from ccm.base.flags import FlagSection, did_you_mean
 from ccm.cli import command, explain
-from ccm.cli.command import EXIT_FAILED, EXIT_OK, ParsedCommand
+from ccm.cli.command import EXIT_FINDINGS, EXIT_OK, ParsedCommand
 from ccm.doctor import ExaminationError
 
 if TYPE_CHECKING:
     from ccm.kube.client import Client, Resource
     from ccm.machines.codec import Codec
     from ccm.model.machines import MachineDeployment, MachineSet
+    from ccm.model.patches import Patch
 
 _INTRODUCTION = """\
 Shows and controls the rollout of a MachineDeployment, as kubectl rollout does for a Deployment.
@@ -51,7 +52,8 @@ examples:
   kube-ccm rollout history mcd/workers
   kube-ccm rollout undo mcd/workers --to-revision=3
 
-exit status: 0 success; 1 the rollout is stuck or timed out, or an error
+exit status: 0 success, 1 an error, or the rollout is not complete in time, 2 invalid command line,
+3 the rollout cannot continue
 
 """
 
@@ -78,6 +80,7 @@ def _wrong_revision(number: int) -> str:
 
 @dataclass(frozen=True)
 class _Own:
+    output: str = command.output(_SECTION)
     watch: bool = _SECTION.flag(True, "With status: wait until the rollout is complete.", short="w")
     timeout: timedelta = _SECTION.flag(  # noqa: RUF009 - it is `dataclasses.field`
         timedelta(0),
@@ -108,7 +111,8 @@ def parse_target(words: Sequence[str]) -> tuple[str, str, str]:
 def _faults(words: Sequence[str], _own: Mapping[str, Any]) -> Iterator[str]:
     if not parse_target(words)[1]:
         shown, actions = " ".join(words) or "nothing", ", ".join(ACTIONS)
-        yield f"expected one of {actions}, then machinedeployment/NAME; got {shown!r}"
+        got = f"got {shown!r}{did_you_mean(''.join(words[:1]), ACTIONS)}"
+        yield f"expected one of {actions}, then machinedeployment/NAME; {got}"
 
 
 async def show_or_change(
@@ -118,7 +122,7 @@ async def show_or_change(
 
     Raises:
         ExaminationError: a request failed, the MachineDeployment does not permit the action, or the
-            rollout is stuck or not complete in time.
+            rollout is not complete in time.
     """
     from ccm.doctor import reach
     from ccm.machines.rolloutstatus import RolloutRequestError
@@ -140,18 +144,18 @@ async def _status(client: Client, codec: Codec, request: ParsedCommand, out: Tex
     limit_s = request.own_flags["timeout"].total_seconds()
     _, name, _ = parse_target(request.arguments)
     deployments = client.resource(codec.machine_deployments)
-    text = ""
+    form, text = request.own_flags["output"], ""
     try:
         async with asyncio.timeout(limit_s or None):
             async for obj in _states(deployments, request, name):
                 progress = rollout_progress(obj)
-                if progress.failed:
-                    raise ExaminationError(progress.text)
-                if progress.text != text:
-                    command.show(out, [progress.text])
+                is_last = progress.done or not request.own_flags["watch"]
+                # A document is complete, so it shows the last state only.
+                if progress.text != text if form == "table" else is_last:
+                    command.show_result(out, form, progress, [progress.text])
                 text = progress.text
-                if progress.done or not request.own_flags["watch"]:
-                    return EXIT_OK
+                if is_last:
+                    return EXIT_FINDINGS if progress.failed else EXIT_OK
     except TimeoutError as error:
         raise ExaminationError(f"not complete after {limit_s:g}s; the rollout continues") from error
     raise ExaminationError(f'"{name}" was deleted')
@@ -188,26 +192,28 @@ async def _history(client: Client, codec: Codec, request: ParsedCommand, out: Te
     obj = await deployments.get(name, namespace=request.options.namespace)
     known = revisions(await _sets_of(client, codec, obj), codec.names)
     if not (number := request.own_flags["revision"]):
-        head = ("REVISION", "MACHINESET", "TEMPLATE", "CHANGE-CAUSE")
-        rows = [
-            (
-                str(revision.number),
-                revision.set.name,
-                codec.template_summary(revision.set),
-                revision.cause or "<none>",
-            )
+        listed = [
+            {
+                "revision": revision.number,
+                "machineSet": revision.set.name,
+                "template": codec.template_summary(revision.set),
+                "changeCause": revision.cause,
+            }
             for revision in known
         ]
-        command.show(out, command.table(head, rows))
+        head = ("REVISION", "MACHINESET", "TEMPLATE", "CHANGE-CAUSE")
+        lines = command.table(
+            head, [[str(cell or "<none>") for cell in row.values()] for row in listed]
+        )
+        command.show_result(out, request.own_flags["output"], {"revisions": listed}, lines)
         return EXIT_OK
     chosen = [revision.set for revision in known if revision.number == number]
     if not chosen:
         numbers = ", ".join(str(revision.number) for revision in known) or "none"
         raise RolloutRequestError(f"There is no revision {number}. Known revisions: {numbers}.")
-    import yaml
-
-    template = yaml.safe_dump(codec.template_document(chosen[-1]), sort_keys=False)
-    command.show(out, template.splitlines())
+    template = codec.template_document(chosen[-1])
+    text = command.yaml_text(template).splitlines()
+    command.show_result(out, request.own_flags["output"], template, text)
     return EXIT_OK
 
 
@@ -233,23 +239,24 @@ async def _change_rollout(client: Client, codec: Codec, request: ParsedCommand, 
     deployments, namespace = client.resource(codec.machine_deployments), request.options.namespace
     action, name, _ = parse_target(request.arguments)
     obj = await deployments.get(name, namespace=namespace)
-    shown = f"{_KIND}.{codec.machine_deployments.group}/{name}"
+    form, shown = request.own_flags["output"], f"{_KIND}.{codec.machine_deployments.group}/{name}"
+    patch: Patch | None = None
     if action == "undo":
         sets = await _sets_of(client, codec, obj)
         revision = request.own_flags["to-revision"]
         revert = rolloutstatus.find_rollback(obj, sets, revision, codec.names)
-        if revert.to is None:
-            command.show(out, [f"{shown} not rolled back: {revert.error}"])
-            return EXIT_OK
-        patch = codec.rollback_patch(obj, revert.to, revert.revision)
-        done = f"rolled back to revision {revert.revision}"
+        done = f"not rolled back: {revert.error}"
+        if revert.to is not None:
+            patch = codec.rollback_patch(obj, revert.to, revert.revision)
+            done = f"rolled back to revision {revert.revision}"
     elif action == "restart":
         patch, done = rolloutstatus.restart_patch(obj, codec, clock.now()), "restarted"
     else:
         patch = rolloutstatus.pause_patch(obj, paused=action == "pause")
         done = "paused" if action == "pause" else "resumed"
-    await deployments.patch_merge(name, patch, namespace=namespace)
-    command.show(out, [f"{shown} {done}"])
+    if patch is not None:
+        await deployments.patch_merge(name, patch, namespace=namespace)
+    command.show_result(out, form, {"object": shown, "result": done}, [f"{shown} {done}"])
     return EXIT_OK
 
 
@@ -260,8 +267,7 @@ COMMAND = command.DaemonCommand(
     own=_Own,
     execute=lambda request, out: asyncio.run(show_or_change(request, out)),
     used=("kubeconfig", "master", "namespace", "v"),
-    needs_provider=False,
+    required=(),
     check_arguments=_faults,
-    exit_usage=EXIT_FAILED,
 )
 add, own_flags, read, run = COMMAND.add, COMMAND.own_flags, COMMAND.read, COMMAND.run

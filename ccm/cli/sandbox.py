@@ -80,7 +80,7 @@ def add(commands: Any) -> None:
         commands, "sandbox", _SUMMARY, usage=usage, description=_DESCRIPTION, epilog=_EPILOG
     )
     parser.set_defaults(run=lambda options: _run(parser, options))
-    option = parser.add_argument
+    option = parser.add_argument_group("objects").add_argument
     option(
         "--nodes",
         type=partial(_number, least=1, most=settings.MAX_NODES),
@@ -125,23 +125,12 @@ def add(commands: Any) -> None:
         "--machine-api kubermatic the MachineDeployment, and its Secrets; VMs are created in your "
         "cloud, and deleted on exit",
     )
+    option = parser.add_argument_group("cloud").add_argument
     option(
         "--latency",
         type=_duration,
         metavar="DURATION",
         help="duration of each call to the simulated cloud, such as 50ms (default 0s)",
-    )
-    option(
-        "--once",
-        action="store_true",
-        help="exit when all Machines run, all nodes are initialised and have routes, and all "
-        "Services have load balancers: exit status 0, or 1 after --timeout",
-    )
-    option(
-        "--timeout",
-        type=_duration,
-        metavar="DURATION",
-        help=f"time limit of --once (default {settings.TIMEOUT_S:.0f}s)",
     )
     option(
         "--cloud-provider",
@@ -166,6 +155,19 @@ def add(commands: Any) -> None:
         action="store_true",
         help="with --cloud-provider: give nodes Pod ranges, and let the daemon create routes to "
         "them in your cloud; the routes are not deleted on exit",
+    )
+    option = parser.add_argument_group("run").add_argument
+    option(
+        "--once",
+        action="store_true",
+        help="exit when all Machines run, all nodes are initialised and have routes, and all "
+        "Services have load balancers: exit status 0, or 1 after --timeout",
+    )
+    option(
+        "--timeout",
+        type=_duration,
+        metavar="DURATION",
+        help=f"time limit of --once (default {settings.TIMEOUT_S:.0f}s)",
     )
     option("--keep", action="store_true", help="keep the folder with logs and kubeconfig on exit")
     option(

@@ -74,7 +74,7 @@ def test_printed_hints_are_working_commands(home: Path, environment: Mapping[str
 
         examined = typed([*exports, *doctor], home, environment)
         # Explained may be the node whose instance was deleted a line before.
-        acts = [f"{line} || [ $? = 1 ]" if "explain" in line else line for line in acts]
+        acts = [f"{line} || [ $? = 3 ]" if "explain" in line else line for line in acts]
         said = typed([*exports, *acts], home, environment)
 
         sandbox.read_until_seen("node-0001: deleted")

@@ -66,7 +66,7 @@ async def finds(env: Environment, trouble: str, *words: str, **how: Any) -> Told
     (first,) = told.troubles[:1]
     assert first.startswith(trouble)
     assert told.advice(first) != []
-    assert told.code == (1 if any(line.startswith("fail") for line in told.lines) else 0)
+    assert told.code == (3 if any(line.startswith("fail") for line in told.lines) else 0)
     return told
 
 

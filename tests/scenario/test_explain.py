@@ -92,7 +92,7 @@ async def test_explain_finds_the_cause_in_the_cluster_without_a_daemon(
 
     code, said = await told(env, *words)
 
-    assert (code, said.startswith(first)) == (1, True), said
+    assert (code, said.startswith(first)) == (3, True), said
     assert also in said
 
 

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import pytest_asyncio
+import yaml
 
 from ccm.cli import rollout
 from ccm.doctor import ExaminationError
@@ -120,6 +122,11 @@ async def test_rollout_status_pause_resume_undo_restart_and_history(
     assert (status, said.endswith("/workers restarted")) == (0, True)
     assert (await asked("status", name, "--timeout=1m"))[0] == 0
     assert before.isdisjoint({one["metadata"]["uid"] for one in await env.cluster.items(MACHINES)})
+    _, said, _ = await asked("status", name, "-o", "json")
+    assert json.loads(said) == {"text": '"workers" is rolled out', "done": True, "failed": False}
+    _, said, _ = await asked("history", name, "-o", "yaml")
+    first, *_ = yaml.safe_load(said)["revisions"]
+    assert [*first] == ["revision", "machineSet", "template", "changeCause"]
     _, said, _ = await asked("history")
     revisions = [line.split() for line in said.splitlines()[1:]]
     assert [(number, kind) for number, _set, kind, _cause in revisions] == [

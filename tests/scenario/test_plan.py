@@ -169,7 +169,7 @@ async def test_plan_predicts_the_changes_of_the_daemon(env: Environment) -> None
         found = told.found
         about = {str(one.subject) for one in found.changes}
         about |= {str(one.subject) for one in found.blocked}
-        assert (about - known, told.code) == ({*subjects}, 2), made
+        assert (about - known, told.code) == ({*subjects}, 3), made
         known |= about
     assert told is not None
 

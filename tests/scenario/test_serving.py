@@ -318,7 +318,7 @@ async def test_explain_authenticates_its_caller_through_a_port_forward(
         await grant(env.server, "explain", way, "kube-system")
         for user in ({"token": SCRAPER.token}, certificate):
             code, (first, *others) = await explained(around, "node", "n1", **user)
-            assert code == 1
+            assert code == 3
             assert first.startswith("n1 is not initialised: NotFound: ")
             assert "  owner: this daemon (provider sim)" in others
         stranger = await explained(around, "node", "n1", token=STRANGER.token)

@@ -20,7 +20,7 @@ from ccm.app.machines.serving import serving
 from ccm.app.main import Program
 from ccm.app.options import FLAGS, SECTIONS, Options, argv, generic
 from ccm.app.options.controllers import ALIASES, FLAGS_OF, MANIFESTS
-from ccm.app.options.table import NO_PROVIDER, arguments_fault, fields
+from ccm.app.options.table import NO_PROVIDER, REQUIRED, arguments_fault, fields
 from ccm.base.flags import (
     ADDRESS,
     INT,
@@ -45,7 +45,7 @@ SHARED = (
     *("min-resync-period", "controller-start-interval", "shutdown-grace-period"),
     *("leader-elect", "leader-elect-lease-duration", "leader-elect-renew-deadline"),
     *("leader-elect-retry-period", "leader-elect-resource-lock"),
-    *("logging-format", "log-flush-frequency", "v", "vmodule", "help", "version"),
+    *("logging-format", "log-flush-frequency", "v", "vmodule", "help", "help-all", "version"),
 )
 """Flags of the daemon that both commands have, with the same meaning and default."""
 
@@ -231,8 +231,8 @@ class MachineCommand:
         """
         parsed = argv.parse(self.flags, words, self.no_effect)
         given = {name: flag.default for name, flag in self.flags.items()} | dict(parsed.values)
-        if given["help"]:
-            return self._help()
+        if given["help"] or given["help-all"]:
+            return self._help(is_full=given["help-all"])
         if given["version"] != "false":
             return f"{self.name} {ccm.__version__}\n"
         options = self._options(given, parsed)
@@ -291,15 +291,12 @@ class MachineCommand:
         yield from (fault for fault in elections if fault[0] not in implied)
         yield from generic.log_faults(options, alpha=False)
 
-    def _help(self) -> str:
-        used_sections = {flag.section for flag in self.flags.values()}
-        last = (SERVING, generic.GLOBAL)
-        between = [
-            section for section in SECTIONS if section in used_sections and section not in last
-        ]
+    def _help(self, *, is_full: bool) -> str:
+        sections = (CLUSTERS, WORK, *SECTIONS[:-1], SERVING, generic.GLOBAL)
+        no_effect = self.no_effect.keys() - self.flags if is_full else None
+        flags = argv.explain(self.flags, sections, required=REQUIRED, no_effect=no_effect)
         needs = " --cloud-provider=NAME" if self.has_cloud else ""
-        usage = f"{self.introduction}\nUsage: {self.name}{needs} [flags]\n"
-        return f"{usage}\n{argv.explain(self.flags, [CLUSTERS, WORK, *between, *last])}"
+        return f"{self.introduction}\nUsage: {self.name}{needs} [flags]\n\n{flags}"
 
 
 def _controller_flags(aliases: Iterable[str]) -> set[str]:

@@ -12,14 +12,13 @@ Unlike argparse, this parser reports all faults together, and accepts values tha
 
 from __future__ import annotations
 
-import difflib
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from ccm.base.flags import Flag, FlagSection, aliases, resolve_aliases
+from ccm.base.flags import Flag, FlagSection, aliases, did_you_mean, resolve_aliases
 
 _WIDTH = 100
 _INDENT = " " * 10
@@ -121,9 +120,9 @@ def _split(flags: Mapping[str, Flag], word: str) -> tuple[str, str | None]:
 def _known(flags: Mapping[str, Flag], name: str, word: str) -> Flag:
     if name in flags:
         return flags[name]
-    near = difflib.get_close_matches(name, flags, n=1)
-    hint = f"; did you mean --{near[0]}? See --help" if near else "; see --help"
-    raise ValueError(f"unknown flag: {word.partition('=')[0]}{hint}")
+    hint = did_you_mean(name, flags, "--")
+    advice = f"{hint} See --help" if hint else "; see --help"
+    raise ValueError(f"unknown flag: {word.partition('=')[0]}{advice}")
 
 
 def _value(flag: Flag, text: str | None, words: Iterator[str], earlier: Any) -> Any:
@@ -145,22 +144,47 @@ def quote(text: str) -> str:
     return f'"{escaped}"'
 
 
-def explain(flags: Mapping[str, Flag], sections: Iterable[FlagSection]) -> str:
-    """Return the help of all flags by section, then of deprecated aliases.
+def explain(
+    flags: Mapping[str, Flag],
+    sections: Iterable[FlagSection],
+    *,
+    required: Collection[str] = (),
+    no_effect: Collection[str] | None = None,
+) -> str:
+    """Return the help of flags: required flags first, then by section.
 
-    Lines have at most 100 columns. Deprecated flags are left out, unless they are aliases.
+    Lines have at most 100 columns.
+
+    Args:
+        flags: the flags.
+        sections: sections in the order of the help; a section without flags is left out.
+        required: names of the flags that must be set.
+        no_effect: names of the flags that are accepted without effect, to list them and deprecated
+            flags, too; None = list neither.
     """
-    texts = []
+    known = [flag for flag in flags.values() if not flag.deprecated]
+    groups = {"required": [flag for flag in known if flag.name in required]}
     for section in sections:
-        rows = [f"{section.title[0].upper()}{section.title[1:]} flags:", ""]
-        for flag in flags.values():
-            if flag.section == section and not flag.deprecated:
-                rows += _explain_flag(flag)
-        texts.append("\n".join(rows) + "\n")
-    if former := aliases(flags):
-        rows = [line for flag in former.values() for line in _explain_flag(flag)]
-        texts.append("\n".join(["Deprecated flags:", "", *rows]) + "\n")
-    return "\n".join(texts)
+        groups[section.title] = [
+            flag for flag in known if flag.section == section and flag.name not in required
+        ]
+    if no_effect is not None:
+        former = [flag for flag in flags.values() if flag.deprecated]
+        groups["deprecated"] = [
+            *(replace(flag, text=f"DEPRECATED: {flag.deprecated}. {flag.text}") for flag in former),
+            *aliases(flags).values(),
+        ]
+    texts = {
+        title: [line for flag in listed for line in _explain_flag(flag)]
+        for title, listed in groups.items()
+        if listed
+    }
+    if no_effect:
+        texts["ineffective"] = [f"      --{name}" for name in sorted(no_effect)]
+    return "\n".join(
+        "\n".join([f"{title[0].upper()}{title[1:]} flags:", "", *rows, ""])
+        for title, rows in texts.items()
+    )
 
 
 def _explain_flag(flag: Flag) -> list[str]:

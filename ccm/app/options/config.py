@@ -58,7 +58,7 @@ UNUSED = (
 
 MIGRATION = "Generic.LeaderMigration"
 EXTRA = "Flags"
-_ONLY_FLAGS = frozenset({"config", "write-config-to", "help", "version"})
+_ONLY_FLAGS = frozenset({"config", "write-config-to", "help", "help-all", "version"})
 
 
 def with_config_file(given: Options) -> Options:

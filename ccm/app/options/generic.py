@@ -33,6 +33,7 @@ PROVIDER_CALLS = FlagSection("provider calls", ours=True)
 STOPPING = FlagSection("stopping", ours=True)
 PERSISTENCE = FlagSection("persistence", ours=True)
 FILE = FlagSection("configuration file", ours=True)
+HELP = FlagSection("help", ours=True)
 GLOBAL = FlagSection("global")
 
 _CLIENT_GO_RATE = (5.0, 10)
@@ -236,6 +237,9 @@ class GenericFlags:
         "false", "Print the version and exit; raw adds details.", kind=VERSION
     )
     help: bool = GLOBAL.flag(False, "Print this text and exit.", short="h")
+    help_all: bool = HELP.flag(
+        False, "Print all flags, also deprecated ones and those without effect, and exit."
+    )
 
     @property
     def uses_storage(self) -> bool:

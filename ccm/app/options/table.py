@@ -53,9 +53,13 @@ SECTIONS = (
     serving.AUTHENTICATION,
     serving.AUTHORIZATION,
     MISC,
+    generic.HELP,
     GLOBAL,
 )
 """The sections of flags, in the order of `--help`."""
+
+REQUIRED = ("cloud-provider",)
+"""Names of the flags that must be set."""
 
 NO_EFFECT: Mapping[str, bool] = MappingProxyType(
     {
@@ -168,7 +172,7 @@ def parse(words: Sequence[str]) -> Options:
     """
     parsed = argv.parse(FLAGS, words, NO_EFFECT)
     options = Options.from_values(parsed.values, parsed)
-    if parsed.arguments and not options.help:
+    if parsed.arguments and not (options.help or options.help_all):
         raise argv.UsageError([arguments_fault(PROGRAM, parsed.arguments)])
     return options
 
@@ -180,9 +184,11 @@ def arguments_fault(program: str, arguments: Sequence[str]) -> str:
 
 
 def help_or_version(options: Options) -> str | None:
-    """Return the text to print for `--help` or `--version`; None if neither flag is set."""
-    if options.help:
-        return f"{_INTRODUCTION}\n{argv.explain(FLAGS, SECTIONS)}"
+    """Return the text for `--help`, `--help-all` or `--version`; None if none of them is set."""
+    if options.help or options.help_all:
+        no_effect = NO_EFFECT if options.help_all else None
+        text = argv.explain(FLAGS, SECTIONS, required=REQUIRED, no_effect=no_effect)
+        return f"{_INTRODUCTION}\n{text}"
     if options.version == "true":
         return f"{PROGRAM} {ccm.__version__}\n"
     if options.version == "raw":

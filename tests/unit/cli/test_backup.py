@@ -120,11 +120,19 @@ async def test_backup_needs_exactly_the_rights_of_its_example(
     assert [right for right in rights if not any(map(right.covers, asked))] == []
 
 
-async def test_storage_in_the_cluster_is_refused(connect: Connect) -> None:
+async def test_storage_in_the_cluster_is_refused(connect: Connect, tmp_path: Path) -> None:
+    """It is the storage of restore without a file; backup requires a file."""
     connect(Api())
-    for subcommand in (backup.BACKUP, backup.RESTORE):
+    file = tmp_path / "inside.yaml"
+    file.write_text("instances: [{kubernetes: {}}]")
+    words = f"--persistence-config={file}"
+    for subcommand, given in (
+        (backup.BACKUP, [words]),
+        (backup.RESTORE, [words]),
+        (backup.RESTORE, []),
+    ):
         with pytest.raises(ExaminationError, match="would be lost with the cluster"):
-            await said_by(subcommand)
+            await said_by(subcommand, *given)
 
 
 # --- a lost cluster -----------------------------------------------------------------------------

@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pyte
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 import ccm
 from ccm import cli
-from ccm.app.options.argv import UsageError
-from ccm.cli import command, completion, doctor, explain, orphans, plan, rollout
+from ccm.app import main
+from ccm.app.machines.commands import COMMANDS
+from ccm.app.options import FLAGS, SECTIONS, UsageError
+from ccm.cli import command, completion, doctor, explain, journal, orphans, plan, rollout
 from ccm.cloud import Cloud
 from ccm.cloud.calls.client import CloudClient
-from ccm.doctor import ExaminationError, examination, journal, reach, start_forecast
+from ccm.doctor import ExaminationError, examination, reach, start_forecast
+from ccm.doctor import journal as leader_journal
 from ccm.doctor.case import CheckResult, warn
 from ccm.kube.client import Page
 from ccm.machines import rolloutstatus
 from ccm.model import ObjectMeta, Service
 from ccm.model.machines import Condition, DeploymentStatus, MachineDeployment, Template
 from ccm.planning.changes import BALANCER, ChangedObject, ChangeKind, Forecast, PlannedChange
+from ccm.runtime.journal_report import JournalResponse
 from tests.support.services import FakeDigests
 
 HOSTILE = (
@@ -46,6 +54,16 @@ HOSTILE = (
         ("", 2, "COMMAND"),
         (completion.COMPLETE_COMMAND, 2, ""),
         ("providers --cloud-config x", 2, "needs the NAME of a provider"),
+        ("plam", 2, "invalid choice: 'plam', expected sandbox,"),
+        ("plam", 2, "; did you mean plan?\n"),
+        ("zzz", 2, "new-provider, completion\n"),
+        ("--verson", 2, "unknown flag or argument: --verson; did you mean --version?"),
+        ("sandbox --lattency 5 poweron", 2, "--lattency; did you mean --latency?"),
+        ("sandbox --nodes 5 --lattency=5", 2, "unknown flag or argument: --lattency; did"),
+        ("sandbox poweron n1 --foldr=5", 2, "--foldr; did you mean --folder?"),
+        ("providers sim --cloud-confg=x", 2, "--cloud-confg; did you mean --cloud-config?"),
+        ("providers -o xml", 2, "invalid choice: 'xml', expected table, json, yaml"),
+        ("providers sim other", 2, "unknown flag or argument: other\n"),
     ],
 )
 def test_argparse_exits_with_its_status_and_message(
@@ -91,35 +109,37 @@ WEB = "machinedeployment/web"
     ("words", "fault"),
     [
         ("doctor --kubconfig=x", "did you mean --kubeconfig?"),
-        ("doctor -o yaml", "--output=yaml: must be table or json"),
+        ("doctor -o xml", '--output=xml: must be "table", "json" or "yaml"'),
         ("doctor --timeout=0s", "--timeout=0s: must be longer than 0s"),
         ("doctor --timeout=soon", 'invalid argument "soon" for --timeout'),
         ("doctor please", "'please' is not a flag"),
         ("doctor --controllers=nodes", '"nodes" is not in the list of known controllers'),
-        ("plan -o table --cloud-provider=sim", "--output=table: must be text or json"),
-        ("plan", "--cloud-provider"),
-        ("orphans", "--cloud-provider"),
+        ("plan", "--cloud-provider is required"),
+        ("orphans", "--cloud-provider is required"),
+        ("backup", "--persistence-config is required"),
         ("explain", "with NAMESPACE/NAME; got 'nothing'"),
-        ("explain pod x", "got 'pod x'"),
+        ("explain pod x", "got 'pod x'\n"),
+        ("explain servce x", "got 'servce x'; did you mean service?"),
         ("explain node a b", "got 'node a b'"),
         ("explain node a --address=far:1", "--address needs --ca=FILE"),
         ("explain node a --address=far --insecure", "must be HOST:PORT"),
         ("explain node a --ca=/nowhere --address=far:1", "--ca=/nowhere: cannot be read"),
         ("journal", "expected list, or show NAME, or drop NAME, or adopt NAME service"),
-        ("journal show", "got 'show'"),
+        ("journal show", "got 'show'\n"),
+        ("journal lst", "got 'lst'; did you mean list?"),
         ("journal adopt a service", "got 'adopt a service'"),
         ("journal list --dry-run", "--dry-run needs drop, adopt, rebuild"),
         ("journal adopt a machine default/b", "adopt NAME service NAMESPACE/NAME"),
-        ("journal drop a --watch", "--watch needs list, and neither --offline nor -o json"),
+        ("journal drop a --watch", "--watch needs list and -o table, without --offline"),
         ("journal list --watch --offline", "--watch needs list"),
-        ("journal list --watch -o json", "--watch needs list"),
-        ("journal list -o yaml", "--output=yaml: must be table or json"),
+        ("journal list --watch -o yaml", "--watch needs list and -o table"),
         ("journal list --address=far:1", "--address needs --ca=FILE"),
         ("backup --keep=0", "--keep=0: must be 1 or more"),
         ("backup now", "'now' is not a flag"),
         ("restore --keep=1", "unknown flag: --keep"),
         ("rollout", "one of status, history, restart, undo, pause, resume, then m"),
-        ("rollout status", "got 'status'"),
+        ("rollout status", "got 'status'\n"),
+        ("rollout statu mcd/x", "got 'statu mcd/x'; did you mean status?"),
         ("rollout stop mcd/web", "got 'stop mcd/web'"),
         ("rollout status pod/web", "got 'status pod/web'"),
         ("rollout status mcd/", "got 'status mcd/'"),
@@ -130,8 +150,7 @@ def test_invalid_command_lines_are_refused(
     words: str, fault: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name, *rest = words.split()
-    # The exit status 2 of plan means changes.
-    assert cli.main([name, *rest]) == (1 if name in ("plan", "rollout") else 2)
+    assert cli.main([name, *rest]) == 2
 
     told = capsys.readouterr()
     assert told.out == ""
@@ -157,13 +176,97 @@ def test_shown_text_is_one_printable_line_each(texts: list[str]) -> None:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_json_output_is_printable_and_equivalent(text: str) -> None:
+@pytest.mark.parametrize(("form", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
+def test_documents_are_printable_and_equivalent(
+    form: str, read: Callable[[str], Any], text: str
+) -> None:
     out = io.StringIO()
 
-    command.show_json(out, {text: [text]})
+    command.show_result(out, form, {text: [text]}, ["for people"])
 
     assert is_harmless(out.getvalue())
-    assert json.loads(out.getvalue()) == {text: [text]}
+    assert read(out.getvalue()) == {text: [text]}
+
+
+def test_every_command_that_prints_data_has_the_same_formats() -> None:
+    """The others print no data; backup and restore print their progress."""
+    for module in (doctor, explain, journal, orphans, plan, rollout):
+        flag = module.own_flags()["output"]
+        assert (flag.short, flag.default) == ("o", "table")
+        assert [form for form in ("table", "json", "yaml") if flag.violation(form)] == []
+
+
+def test_the_former_format_text_is_a_table_with_one_warning(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(start_forecast, "forecast_of", stub(CHANGES))
+    out, table = io.StringIO(), io.StringIO()
+
+    plan.run(["--cloud-provider=sim", "-o", "text"], out=out)
+    warning = capsys.readouterr().err
+    plan.run(["--cloud-provider=sim"], out=table)
+
+    assert warning == "kube-ccm plan: -o text is deprecated: use -o table\n"
+    assert out.getvalue() == table.getvalue() != ""
+    assert capsys.readouterr().err == ""
+
+
+# --- help -----------------------------------------------------------------------------------------
+
+
+def helped(*words: str) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+        assert cli.main(words) == 0
+    return out.getvalue()
+
+
+def test_help_begins_with_required_flags() -> None:
+    for name, flag in (("plan", "cloud-provider"), ("backup", "persistence-config")):
+        text = helped(name, "--help")
+        _, _, flags = text.partition("\nRequired flags:\n\n")
+        assert flags.startswith(f"      --{flag} string\n")
+        assert text.count(f"      --{flag} string") == 1
+        assert " flags:" not in text.partition("\nRequired flags:\n")[0].splitlines()[-1]
+    assert "Required flags:" not in helped("doctor", "--help")
+
+
+@pytest.mark.parametrize("name", ["plan", "orphans", "explain"])
+def test_flags_without_effect_are_in_the_full_help_only(name: str) -> None:
+    brief, full = helped(name, "--help"), helped(name, "--help-all")
+
+    for flag in ("--tls-cert-file", "--shutdown-grace-period", "--own-nodes", "--profiling"):
+        assert f" {flag}" not in brief
+        assert f" {flag}" in full
+    assert "\nDeprecated flags:\n" in full
+    assert "\nIneffective flags:\n" in full
+    for flag in ("--kubeconfig", "--config"):
+        assert f" {flag} " in brief
+
+
+@pytest.mark.parametrize("program", [main.DAEMON, *(one.program for one in COMMANDS.values())])
+def test_the_full_help_of_a_daemon_adds_deprecated_and_ineffective_flags(
+    program: main.Program,
+) -> None:
+    brief, full = str(program.read(["--help"])), str(program.read(["--help-all"]))
+
+    flags = re.compile(r"^  (?:-\w, |    )(--[\w-]+)", re.MULTILINE)
+    listed, all_listed = flags.findall(brief), flags.findall(full)
+    assert set(all_listed) - set(listed) >= {"--profiling", "--contention-profiling"}
+    assert set(listed) < set(all_listed)
+    assert len(all_listed) == len(set(all_listed))
+    assert "DEPRECATED" not in brief
+    if program is main.DAEMON:
+        _, _, own = full.partition("      --own-nodes string\n")
+        assert own.startswith("          DEPRECATED: use --node-selector.\n")
+
+
+def test_the_sections_that_commands_do_not_use_exist() -> None:
+    titles = {section.title for section in SECTIONS}
+
+    assert {*plan.COMMAND.unused_sections, *doctor.COMMAND.unused_sections} <= titles
+    for one in (explain, journal, orphans, rollout):
+        assert {*one.COMMAND.used, *one.COMMAND.required} <= {*FLAGS}
 
 
 def stub(value: Any) -> Callable[..., Any]:
@@ -200,9 +303,11 @@ ORPHAN = SimpleNamespace(name=HOSTILE, status=SimpleNamespace(ingress=[]))
     [
         "doctor -o table",
         "doctor -o json",
-        "plan -o text --cloud-provider=sim",
+        "plan -o table --cloud-provider=sim",
         "plan -o json --cloud-provider=sim",
+        "plan -o yaml --cloud-provider=sim",
         "orphans --cloud-provider=sim",
+        "orphans --cloud-provider=sim -o yaml",
         "explain node a",
         f"rollout status {WEB}",
     ],
@@ -215,7 +320,8 @@ def test_control_characters_in_cluster_text_never_reach_the_terminal(
     handle = CloudClient(Cloud(name="fake", load_balancer=FakeDigests()))
     monkeypatch.setattr(orphans, "_opened", stub(handle))
     monkeypatch.setattr(orphans, "_orphans", stub([ORPHAN]))
-    monkeypatch.setattr(journal, "check", stub(warn(HOSTILE, details=[HOSTILE])))
+    response = JournalResponse(leads=True, orphans={HOSTILE: HOSTILE}, down=HOSTILE)
+    monkeypatch.setattr(leader_journal, "ask", stub(response))
     monkeypatch.setattr(reach, "connect", stub(ExaminationError(HOSTILE)))
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
@@ -257,7 +363,7 @@ class Screen(io.StringIO):
     ("forecast", "code", "last"),
     [
         (Forecast(), 0, "nothing to do"),
-        (CHANGES, 2, "3 changes to 1 object"),
+        (CHANGES, 3, "3 changes to 1 object"),
         (
             UNKNOWN,
             1,
@@ -304,7 +410,7 @@ def test_doctor_shows_progress_on_a_terminal_and_clears_it(
     monkeypatch.setattr("sys.stderr", screen)
     monkeypatch.setenv("COLUMNS", "30")
 
-    assert doctor.run([], out=out) == 1
+    assert doctor.run([], out=out) == 3
 
     assert "kubeconfig: kubeconfig or" in screen.getvalue()
     seen = pyte.Screen(30, 5)
@@ -394,3 +500,37 @@ def test_rollout_status_describes_the_progress(
     assert found.text.endswith(end)
     assert found.text.startswith('Waiting for "web"') is not bool(state)
     assert (found.done, found.failed) == (bool(state), state == "failed")
+
+
+@pytest.mark.parametrize("form", ["table", "json", "yaml"])
+def test_a_rollout_that_cannot_continue_is_a_finding(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A document has the last state only."""
+    stuck = progressing("ProgressDeadlineExceeded", "late")
+    states = [
+        MachineDeployment(
+            metadata=ObjectMeta(name="web"),
+            template=Template(essence=""),
+            replicas=3,
+            status=DeploymentStatus(**status),
+        )
+        for status in ({"updated": 1}, {"updated": 1}, stuck)
+    ]
+
+    async def followed(*_: Any) -> AsyncIterator[MachineDeployment]:
+        for state in states:
+            yield state
+
+    monkeypatch.setattr(rollout, "_states", followed)
+    out, words = io.StringIO(), ["status", WEB, "-o", form]
+
+    code = asyncio.run(rollout._status(MagicMock(), MagicMock(), rollout.read(words), out))
+
+    last = '"web" cannot continue: late'
+    assert code == 3
+    if form == "table":
+        assert out.getvalue() == f'Waiting for "web": 1 of 3 machines are new...\n{last}\n'
+    else:
+        found = yaml.safe_load(out.getvalue())
+        assert found == {"text": last, "done": True, "failed": True}

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import yaml
 from msgspec import structs
 
 from ccm.base.tasks import cancel_and_join, spawn
@@ -54,9 +55,9 @@ class Daemon:
         return self.responses.pop(0) if len(self.responses) > 1 else self.responses[0]
 
 
-async def shown(daemon: Daemon, name: str = "", **how: bool) -> str:
+async def shown(daemon: Daemon, name: str = "", **how: Any) -> str:
     out = io.StringIO()
-    await journal._show(daemon, name, out, **{"json": False, "watch": False, **how})
+    await journal._show(daemon, name, out, **{"form": "table", "watch": False, **how})
     return out.getvalue()
 
 
@@ -70,12 +71,13 @@ async def test_list_is_a_table_that_marks_orphans() -> None:
 
 
 async def test_json_has_all_fields() -> None:
-    found = json.loads(await shown(Daemon(BOTH), json=True))
+    found = json.loads(await shown(Daemon(BOTH), form="json"))
 
     assert [one["name"] for one in found["entries"]] == ["loadbalancer-1", "server-2"]
     assert found["orphans"] == ORPHANS
-    one = json.loads(await shown(Daemon(BOTH), "server-2", json=True))
+    one = json.loads(await shown(Daemon(BOTH), "server-2", form="json"))
     assert (one["state"], one["owner"]["uid"]) == ("Intent", "u")
+    assert yaml.safe_load(await shown(Daemon(BOTH), form="yaml")) == found
 
 
 async def test_show_has_each_field_and_the_text_of_the_orphan() -> None:
@@ -94,7 +96,7 @@ async def test_a_line_says_that_the_journal_cannot_be_written() -> None:
     for name in ("", "server-2"):
         first, *_ = (await shown(Daemon(down), name)).splitlines()
         assert first == "the journal cannot be written: disk full; unavailable since 12:00"
-    assert json.loads(await shown(Daemon(down), json=True))["down"].startswith("disk full")
+    assert json.loads(await shown(Daemon(down), form="json"))["down"].startswith("disk full")
 
 
 async def test_watch_shows_changed_entries_only() -> None:
@@ -102,7 +104,7 @@ async def test_watch_shows_changed_entries_only() -> None:
     after = structs.replace(BOTH, entries=[WEB, changed])
     out = io.StringIO()
     follow = spawn(
-        journal._show(Daemon(BOTH, BOTH, after), "", out, json=False, watch=True), name="watch"
+        journal._show(Daemon(BOTH, BOTH, after), "", out, form="table", watch=True), name="watch"
     )
     await advance(60)
     await cancel_and_join(follow)
@@ -185,18 +187,28 @@ async def test_doctor_reports_the_orphans_of_the_leader(
 
 @pytest.mark.row("journal-04")
 @pytest.mark.parametrize(
-    ("answer", "lines"),
+    ("answer", "lines", "code"),
     [
-        (BOTH, ["loadbalancer-1: The owner is gone"]),
-        (structs.replace(BOTH, orphans={}), ["journal: 2 entries, no orphan"]),
+        (
+            BOTH,
+            ["NAME            DETAIL", "loadbalancer-1  journal: The owner is gone"],
+            3,
+        ),
+        (structs.replace(BOTH, orphans={}), ["no orphans were found"], 0),
+        (
+            structs.replace(BOTH, orphans={}, down="disk full"),
+            ["no orphans were found", "journal: cannot be written: disk full"],
+            1,
+        ),
         (
             NoAnswer(why="no leader", advice="x"),
-            ["journal: the leader was not asked: no leader; x"],
+            ["no orphans were found", "journal: the leader was not asked: no leader; x"],
+            1,
         ),
     ],
 )
 async def test_orphans_shows_orphans_of_the_journal_if_the_provider_cannot_list(
-    answer: Any, lines: Sequence[str], monkeypatch: pytest.MonkeyPatch
+    answer: Any, lines: Sequence[str], code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def opened(_case: Any) -> CloudClient:
         return CloudClient(Cloud(name="fake", load_balancer=FakeBalancers()))
@@ -206,7 +218,7 @@ async def test_orphans_shows_orphans_of_the_journal_if_the_provider_cannot_list(
     out = io.StringIO()
 
     request = orphans.read(["--cloud-provider=sim", "--journal=report"])
-    assert await orphans.show_or_delete(request, out, environ={}) == command.EXIT_OK
+    assert await orphans.show_or_delete(request, out, environ={}) == code
 
     assert out.getvalue().splitlines() == lines
     for words in (["--journal=off"], ["--journal=report", "--delete=a1"]):

@@ -11,6 +11,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+import yaml
 
 import ccm
 from ccm import cli, cloud
@@ -43,6 +44,8 @@ def test_providers_are_listed_as_table_and_json(capsys: pytest.CaptureFixture[st
     assert cli.main(["providers"]) == cli.main(["providers", "-o", "json"]) == 0
 
     table, _, document = capsys.readouterr().out.partition("[")
+    assert cli.main(["providers", "-o", "yaml"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out) == json.loads(f"[{document}")
     head, *rows = table.splitlines()
     assert head.split() == ["NAME", "PACKAGE", "STATUS"]
     assert ["sim", "kube-ccm", ccm.__version__, "ok"] in [row.split() for row in rows]
