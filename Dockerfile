@@ -38,6 +38,11 @@ RUN /build/bin/pip --python /opt/ccm/bin/python install --quiet \
     --no-index --find-links /wheels --find-links /dist "kube-ccm[${EXTRAS}]"
 
 FROM ${BASE}
+# The release workflow adds source and revision.
+LABEL org.opencontainers.image.title=kube-ccm \
+    org.opencontainers.image.description="A Kubernetes cloud-controller-manager in Python" \
+    org.opencontainers.image.licenses=Apache-2.0 \
+    org.opencontainers.image.version=0.1.0
 COPY --from=build /opt/ccm /opt/ccm
 ENV PATH=/opt/ccm/bin:${PATH} PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 # A number, so that a kubelet can tell that it is not root.

@@ -5,7 +5,7 @@ PYTHON ?= python3
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench soak openstack mutate envtest-assets generate picture lock sbom manifests env clean
+.PHONY: help demo test lint format bench soak openstack release-check mutate envtest-assets generate picture lock sbom manifests env clean
 
-help demo test lint format bench soak openstack mutate envtest-assets generate picture lock sbom manifests env clean:
+help demo test lint format bench soak openstack release-check mutate envtest-assets generate picture lock sbom manifests env clean:
 	@$(PYTHON) .dev/run.py $@ $(ARGS)

@@ -141,9 +141,11 @@ def bench(arguments: list[str]) -> None:
 
 
 def soak(arguments: list[str]) -> None:
-    """Look for known vulnerabilities, then run the long tests at full length."""
+    """Look for known vulnerabilities, check the release, run the long tests at full length."""
     prepare()
     failed = [] if audited() else ["audit"]
+    if not passes("release check", [str(PYTHON), str(ROOT / ".dev" / "release.py")]):
+        failed.append("release check")
     chosen = ["-m", "soak or hypothesis", "--hypothesis-profile=soak"]
     command = [str(PYTHON), "-m", "pytest", *chosen, "-s", "--timeout=3600", *arguments]
     if not passes("soak tests, one at a time", command):
@@ -158,6 +160,12 @@ def openstack(arguments: list[str]) -> None:
     prepare()
     tests = ["tests/openstack/lab", "-m", "soak", "-s"]
     step("tests on real OpenStack services", [str(PYTHON), "-m", "pytest", *tests, *arguments])
+
+
+def release_check(arguments: list[str]) -> None:
+    """Check that this can be released, and write wheel, chart and SBOM into dist (or: its tag)."""
+    prepare()
+    step("release check", [str(PYTHON), str(ROOT / ".dev" / "release.py"), *arguments])
 
 
 def mutate(arguments: list[str]) -> None:
@@ -219,10 +227,15 @@ def sbom(_arguments: list[str]) -> None:
     prepare()
     SBOM.parent.mkdir(exist_ok=True)
     with locked_project() as project:
-        # The extra is the image's; a test compares the two.
         command = [str(UV), "export", "--quiet", "--project", project, "--no-dev"]
-        command += ["--extra", "uvloop", "--format", "cyclonedx1.5", "--output-file", str(SBOM)]
+        command += [f"--extra={extra}" for extra in image_extras()]
+        command += ["--format", "cyclonedx1.5", "--output-file", str(SBOM)]
         step("writing dist/" + SBOM.name, command)
+
+
+def image_extras() -> list[str]:
+    """The extras of the package that the image has."""
+    return re.findall(r"^ARG EXTRAS=(.+)", (ROOT / "Dockerfile").read_text(), re.M)[0].split(",")
 
 
 def manifests(arguments: list[str]) -> None:
@@ -270,6 +283,7 @@ TASKS = {
     "bench": bench,
     "soak": soak,
     "openstack": openstack,
+    "release-check": release_check,
     "mutate": mutate,
     "envtest-assets": envtest_assets,
     "generate": generate,

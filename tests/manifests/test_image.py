@@ -7,12 +7,14 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+import ccm
 from ccm.app.options import FLAGS
 from tests.manifests import shipped
 from tests.manifests.shipped import ROOT
@@ -93,6 +95,25 @@ def test_the_last_stage_copies_the_environment_of_the_build_stage() -> None:
     assert ["python", "-m", "venv", "--without-pip", "/opt/ccm"] in commands()
     assert entry_point().parent == Path("/opt/ccm/bin")
     assert "PATH=/opt/ccm/bin:${PATH}" in only("ENV").split()
+
+
+def test_labels_describe_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    labels = dict(word.split("=") for word in shlex.split(only("LABEL")))
+
+    assert {
+        name.removeprefix("org.opencontainers.image."): text for name, text in labels.items()
+    } == {
+        "title": project["name"],
+        "description": project["description"].partition(",")[0],
+        "licenses": project["license"],
+        "version": ccm.__version__,
+    }
+
+
+def test_the_last_stage_runs_no_build_step() -> None:
+    assert found("RUN", 1) == []
+    assert len(found("FROM")) == 2
 
 
 def test_packages_are_installed_from_the_lock_with_hash_checks() -> None:

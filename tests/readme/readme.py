@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
     "README.md",
     "manifests/guides/commands.md",
+    "manifests/guides/versions.md",
     "providers/README.md",
     "manifests/README.md",
     "ccm/README.md",
@@ -27,6 +28,7 @@ PAGES = (
 MARKS = (
     "a container engine",
     "a cluster that runs Pods",
+    "a published release",
     "a real cloud",
 )
 """Requirements of blocks that no test can meet."""
