@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +190,23 @@ def accepted(output: str) -> int:
 INCOMPLETE = shipped.MANIFESTS / "deployment.yaml"
 
 
+MACHINE_COMMANDS = {
+    "machineController": {"enabled": True, "bootstrapTokens": True},
+    "machineControllerManager": {"enabled": True},
+}
+
+
+BASES: Mapping[str, tuple[Path, Sequence[Path]]] = {
+    "alone": (MANIFESTS, ()),
+    "components": (MANIFESTS, sorted((MANIFESTS / "components").iterdir())),
+    "machine-controller": (
+        MANIFESTS / "machine-controller",
+        [MANIFESTS / "machine-controller" / "bootstrap-tokens"],
+    ),
+    "machine-controller-manager": (MANIFESTS / "machine-controller-manager", ()),
+}
+
+
 WHOLE = [path for path in shipped.files() if path.name != INCOMPLETE.name]
 
 
@@ -199,7 +216,7 @@ def test_all_files_and_all_variants_of_the_chart_pass_strict_validation(
 ) -> None:
     wanted = len(shipped.objects(*WHOLE))
     files = [*WHOLE]
-    for name, values in VARIANTS.items():
+    for name, values in {**VARIANTS, "machine-commands": MACHINE_COMMANDS}.items():
         text = shipped.rendered(tmp_path, values)
         files.append(tmp_path / f"{name}.yaml")
         files[-1].write_text(text)
@@ -218,5 +235,12 @@ def test_the_bare_deployment_is_refused_for_its_missing_image(kubectl: Kubectl) 
 
 
 @pytest.mark.envtest
-def test_the_kustomize_base_passes_strict_validation(kubectl: Kubectl, tmp_path: Path) -> None:
-    assert accepted(kubectl(*DRY, "-k", str(shipped.overlay(tmp_path)))) == 13
+@pytest.mark.parametrize(("base", "components"), BASES.values(), ids=BASES)
+def test_each_kustomize_base_passes_strict_validation(
+    kubectl: Kubectl, tmp_path: Path, base: Path, components: Sequence[Path]
+) -> None:
+    folder = shipped.overlay(tmp_path, base=base, components=components)
+    objects = shipped.parsed(shipped.kustomized(tmp_path, folder))
+
+    assert "Deployment" in {each["kind"] for each in objects}
+    assert accepted(kubectl(*DRY, "-k", str(folder))) == len(objects)
