@@ -36,6 +36,8 @@ RUN /build/bin/python -m hatchling build -t wheel -d /dist
 ARG EXTRAS=uvloop,openstack
 RUN /build/bin/pip --python /opt/ccm/bin/python install --quiet \
     --no-index --find-links /wheels --find-links /dist "kube-ccm[${EXTRAS}]"
+# keystoneauth1 brings pbr, which requires it to build packages only.
+RUN /build/bin/pip --python /opt/ccm/bin/python uninstall --quiet --yes setuptools
 
 FROM ${BASE}
 # The release workflow adds source and revision.

@@ -121,9 +121,11 @@ def _texts(root: Path) -> Iterator[Path]:
 
 def compatibility(release: Candidate) -> Iterator[str]:
     """Yield the names that the previous minor release has without deprecating them."""
+    if not (release.root / ".git").exists():
+        raise Skipped("there is no git history")
     if _git(release, "rev-parse", "--is-shallow-repository").strip() == "true":
         raise Skipped("the clone is shallow; run `git fetch --unshallow --tags`")
-    tags = _git(release, "tag", "--list", "v[0-9]*.[0-9]*.[0-9]*").split()
+    tags = re.findall(r"^v\d+\.\d+\.\d+$", _git(release, "tag"), re.MULTILINE)
     minor = Version(release.version).release[:2]
     earlier = [tag for tag in tags if Version(tag).release[:2] < minor]
     if not earlier:
@@ -177,7 +179,17 @@ def wheel(release: Candidate) -> Iterator[str]:
     """Build the wheel; yield the faults of its metadata and content."""
     for old in (*release.dist.glob("kube_ccm-*"), *release.dist.glob("kube-ccm-*")):
         old.unlink()
-    output(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", release.dist)
+    output(
+        sys.executable,
+        "-m",
+        "hatchling",
+        "build",
+        "-t",
+        "wheel",
+        "-d",
+        release.dist,
+        cwd=release.root,
+    )
     if not release.wheel.exists():
         raise Failed(f"the build did not write {release.wheel.name}")
     with zipfile.ZipFile(release.wheel) as file:
@@ -219,6 +231,8 @@ def installation(release: Candidate) -> Iterator[str]:
     install = (run.UV, "pip", "install", "--python", release.python)
     _online(*install, "--constraints", run.LOCK, package)
     output(run.UV, "pip", "check", "--python", release.python)
+    # As in the image, where nothing is built.
+    output(run.UV, "pip", "uninstall", "--python", release.python, "setuptools")
     for program in ("cloud-controller-manager", "kube-ccm"):
         answer = _installed(release, program, "--version").strip()
         if answer.split()[-1] != release.version:
@@ -226,10 +240,11 @@ def installation(release: Candidate) -> Iterator[str]:
 
 
 def sandbox(release: Candidate) -> Iterator[str]:
-    """Run the sandbox of the installation until the cluster has converged."""
-    said = _installed(release, "kube-ccm", "sandbox", "--once")
-    if not re.search(r"^done: .* 0 warnings", said, re.MULTILINE):
-        yield f"kube-ccm sandbox --once: unexpected output\n{said}"
+    """Run sandboxes of the installation until the clusters have converged."""
+    for provider in ("sim", "openstack"):
+        said = _installed(release, "kube-ccm", "sandbox", "--once", "--provider", provider)
+        if not re.search(r"^done: .* 0 warnings", said, re.MULTILINE):
+            yield f"kube-ccm sandbox --once --provider {provider}: unexpected output\n{said}"
 
 
 def _installed(release: Candidate, program: str, *words: str) -> str:

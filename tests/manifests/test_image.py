@@ -111,9 +111,12 @@ def test_labels_describe_the_package() -> None:
     }
 
 
-def test_the_last_stage_runs_no_build_step() -> None:
+def test_the_image_has_no_build_tools() -> None:
+    (removed,) = [words for words in commands() if "uninstall" in words]
+
     assert found("RUN", 1) == []
-    assert len(found("FROM")) == 2
+    assert removed[-1] == "setuptools"
+    assert "/opt/ccm/bin/python" in removed
 
 
 def test_packages_are_installed_from_the_lock_with_hash_checks() -> None:
