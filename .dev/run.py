@@ -97,6 +97,10 @@ class Failed(Exception):
     """A step failed; the text says which."""
 
 
+class IndexUnreachable(Failed):
+    """A step failed because the package index does not answer."""
+
+
 def demo(arguments: list[str]) -> None:
     """Start the sandbox, let it converge, and stay until Ctrl-C."""
     prepare()
@@ -230,7 +234,7 @@ def sbom(_arguments: list[str]) -> None:
         command = [str(UV), "export", "--quiet", "--project", project, "--no-dev"]
         command += [f"--extra={extra}" for extra in image_extras()]
         command += ["--format", "cyclonedx1.5", "--output-file", str(SBOM)]
-        step("writing dist/" + SBOM.name, command)
+        fetch("writing dist/" + SBOM.name, command)
 
 
 def image_extras() -> list[str]:
@@ -366,7 +370,8 @@ def locked_project() -> Iterator[str]:
 
 def pinned() -> str:
     """Our pyproject.toml, with our version in it and each locked package tied to its own."""
-    pins = re.findall(r"^[a-z0-9][\w.-]*==[^\s;]+", LOCK.read_text(), re.MULTILINE)
+    # With markers: a package may have one version for old Pythons and one for others.
+    pins = re.findall(r"^([a-z0-9][\w.-]*==.+) \\$", LOCK.read_text(), re.MULTILINE)
     version = re.findall(r'__version__ = "(.+)"', (ROOT / "ccm" / "__init__.py").read_text())[0]
     text = (ROOT / "pyproject.toml").read_text()
     text = text.replace('dynamic = ["version"]', f'version = "{version}"')
@@ -443,7 +448,7 @@ def fetch(name: str, command: list[str]) -> None:
     if ended.returncode == 0:
         return
     if UNREACHABLE.search(ended.stdout):
-        raise Failed(
+        raise IndexUnreachable(
             f"failed: {name}: the package index does not answer. The first run needs it, this "
             "once; PIP_INDEX_URL names another one, HTTPS_PROXY a way to it"
         )
