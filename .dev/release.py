@@ -228,8 +228,8 @@ def installation(release: Candidate) -> Iterator[str]:
     output(run.UV, "venv", "--python", sys.executable, release.python.parents[1])
     extras = ",".join(run.image_extras())
     package = f"kube-ccm[{extras}] @ {release.wheel.as_uri()}"
-    install = (run.UV, "pip", "install", "--python", release.python)
-    _online(*install, "--constraints", run.LOCK, package)
+    install = [str(run.UV), "pip", "install", "--quiet", "--python", str(release.python)]
+    run.fetch("installing the wheel", [*install, "--constraints", str(run.LOCK), package])
     output(run.UV, "pip", "check", "--python", release.python)
     # As in the image, where nothing is built.
     output(run.UV, "pip", "uninstall", "--python", release.python, "setuptools")
@@ -241,10 +241,10 @@ def installation(release: Candidate) -> Iterator[str]:
 
 def sandbox(release: Candidate) -> Iterator[str]:
     """Run sandboxes of the installation until the clusters have converged."""
-    for provider in ("sim", "openstack"):
-        said = _installed(release, "kube-ccm", "sandbox", "--once", "--provider", provider)
+    for words in ((), ("--provider", "openstack")):
+        said = _installed(release, "kube-ccm", "sandbox", "--once", *words)
         if not re.search(r"^done: .* 0 warnings", said, re.MULTILINE):
-            yield f"kube-ccm sandbox --once --provider {provider}: unexpected output\n{said}"
+            yield f"{shlex.join(('kube-ccm sandbox', *words))}: unexpected output\n{said}"
 
 
 def _installed(release: Candidate, program: str, *words: str) -> str:
@@ -260,7 +260,7 @@ def bill(release: Candidate) -> Iterator[str]:
     """Write the bill of materials; yield the installed packages that it lacks."""
     if not release.python.exists():
         raise Skipped("the wheel is not installed")
-    _online(sys.executable, Path(run.__file__), "sbom")
+    run.sbom([])
     components = json.loads(run.SBOM.read_text())["components"]
     listed = {f"{one['name']}=={one['version']}" for one in components}
     frozen = output(run.UV, "pip", "freeze", "--python", release.python).splitlines()
@@ -324,16 +324,6 @@ CHECKS: Mapping[str, Callable[[Candidate], Iterator[str]]] = {
 }
 
 
-def _online(*command: str | Path) -> str:
-    """Run a command that needs the package index."""
-    try:
-        return output(*command)
-    except Failed as failure:
-        if run.UNREACHABLE.search(str(failure)):
-            raise Skipped("the package index does not answer") from failure
-        raise
-
-
 def output(
     *command: str | Path, cwd: Path = run.ROOT, environment: Mapping[str, str] = run.ENVIRONMENT
 ) -> str:
@@ -371,6 +361,9 @@ def check(release: Candidate) -> int:
             found = list(one(release))
         except Skipped as reason:
             skipped.append(f"{name}: {reason}")
+            continue
+        except run.IndexUnreachable:
+            skipped.append(f"{name}: the package index does not answer")
             continue
         except Failed as failure:
             found = [str(failure)]
