@@ -246,7 +246,7 @@ def test_faults_of_the_metadata_are_named(
 
 
 def crd(*fields: str) -> str:
-    schema = {"properties": {"spec": {"properties": {name: {} for name in fields}}}}
+    schema: Any = {"properties": {"spec": {"properties": {name: {} for name in fields}}}}
     version = {"name": "v1", "served": True, "schema": {"openAPIV3Schema": schema}}
     return json.dumps({"metadata": {"name": "things"}, "spec": {"versions": [version]}})
 
