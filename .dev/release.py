@@ -179,17 +179,8 @@ def wheel(release: Candidate) -> Iterator[str]:
     """Build the wheel; yield the faults of its metadata and content."""
     for old in (*release.dist.glob("kube_ccm-*"), *release.dist.glob("kube-ccm-*")):
         old.unlink()
-    output(
-        sys.executable,
-        "-m",
-        "hatchling",
-        "build",
-        "-t",
-        "wheel",
-        "-d",
-        release.dist,
-        cwd=release.root,
-    )
+    build = ("hatchling", "build", "-t", "wheel", "-d", release.dist)
+    output(sys.executable, "-m", *build, cwd=release.root)
     if not release.wheel.exists():
         raise Failed(f"the build did not write {release.wheel.name}")
     with zipfile.ZipFile(release.wheel) as file:
@@ -358,20 +349,19 @@ def check(release: Candidate) -> int:
     for name, one in CHECKS.items():
         run.say(name)
         try:
-            found = list(one(release))
+            for fault in one(release):
+                faults += 1
+                print(fault, flush=True)
         except Skipped as reason:
             skipped.append(f"{name}: {reason}")
-            continue
         except run.IndexUnreachable:
             skipped.append(f"{name}: the package index does not answer")
-            continue
         except Failed as failure:
-            found = [str(failure)]
-        faults += len(found)
-        print(*found, sep="\n", end="\n" if found else "", flush=True)
+            faults += 1
+            print(failure, flush=True)
     for line in skipped:
         run.say(f"SKIPPED {line}")
-    run.say(f"{faults} faults, {len(skipped)} of {len(CHECKS)} checks skipped")
+    run.say(f"faults: {faults}; skipped checks: {len(skipped)} of {len(CHECKS)}")
     return 1 if faults or (skipped and release.tag) else 0
 
 

@@ -358,13 +358,13 @@ def test_only_a_release_fails_for_skipped_checks(
     assert capsys.readouterr().out.endswith(
         "== SKIPPED wheel: the package index does not answer\n"
         "== SKIPPED image: no engine\n"
-        "== 0 faults, 2 of 2 checks skipped\n"
+        "== faults: 0; skipped checks: 2 of 2\n"
     )
     assert release.check(candidate(tag="v0.1.0")) == 1
 
     monkeypatch.setattr(release, "CHECKS", {"wheel": failing})
     assert release.check(candidate()) == 1
-    assert "an exit status\n== 1 faults" in capsys.readouterr().out
+    assert "a fault\nan exit status\n== faults: 2;" in capsys.readouterr().out
     assert release.main(["0.1.0"]) == 2
 
 
