@@ -17,6 +17,7 @@ from ccm.cloud import Cloud
 from ccm.cloud.calls.client import CloudClient
 from ccm.kube.resources import CRDS
 from ccm.kubermatic import crds, flags, names, observer
+from ccm.machines import metrics as machine_metrics
 from ccm.runtime.manifest import ControllerContext
 from tests.unit.controllers.machines import DEFINITIONS
 from tests.unit.controllers.memory_server import MemoryServer
@@ -112,10 +113,13 @@ def test_name_and_namespace_select_the_machines() -> None:
 async def test_worker_count_is_a_metric(
     monkeypatch: pytest.MonkeyPatch, argv: list[str], workers: int
 ) -> None:
-    monkeypatch.setattr(observer, "MachineObserver", Mock())  # it reads the caches at each scrape
+    # Both read the caches at each scrape.
+    monkeypatch.setattr(observer, "MachineObserver", Mock())
+    monkeypatch.setattr(machine_metrics, "SOURCES", {})
     given = options.parse(argv)
     controller: Any = kubermaticcontrollers._make_machine(inputs(given), given)
 
     controller._make()
+    machine_metrics.SOURCES.clear()
 
     assert REGISTRY.get_sample_value("machine_controller_workers") == workers
