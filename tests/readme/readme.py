@@ -1,15 +1,19 @@
-"""The blocks of the README files: files to write, commands to run, and their expected output.
+"""The blocks of the README files and guides: files, commands, and their expected output.
 
 A block of `sh` is run as it stands, unless its first line says that it needs something that no test
 has (`MARKS`), which its reader is told by the same line. A block with a title is a file. A block of
 `text` after commands is what they print, among other lines; `…` stands for what is not promised.
+
+In a guide, commands below the line `# in a terminal of its own` run beside all others, which get
+the variables that they print as `export NAME=VALUE`. A fence may have the attribute `on="NAME"`:
+the block is only for the cloud of that name. So one page can be for several clouds.
 """
 
 from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +37,16 @@ MARKS = (
 )
 """Requirements of blocks that no test can meet."""
 
-_BLOCK = re.compile(r'^( *)```(\w+)(?: title="([^"]+)")?\n(.*?)^ *```$', re.MULTILINE | re.DOTALL)
+GUIDES: Mapping[str, Sequence[str]] = {
+    "manifests/guides/quick-start-hetzner.md": ("hcloud",),
+}
+"""Guide -> the clouds on which it is walked; empty: without a cluster."""
+
+TERMINAL = "# in a terminal of its own\n"
+"""First line of commands that run beside the others."""
+
+_BLOCK = re.compile(r'^( *)```(\w+)((?: \w+="[^"]*")*)\n(.*?)^ *```$', re.MULTILINE | re.DOTALL)
+_ATTRIBUTE = re.compile(r'(\w+)="([^"]*)"')
 _NEEDS = re.compile(r"# needs (.+)\n")
 
 
@@ -44,12 +57,14 @@ class Step:
     Attributes:
         text: commands, or the content of the file.
         file: its name; empty: commands.
+        on: name of the cloud that it is for; empty: all.
         needs: what has to be there that no test has; empty: nothing.
         promised: lines that the commands print, in this order.
     """
 
     text: str
     file: str = ""
+    on: str = ""
     needs: str = ""
     promised: Sequence[str] = ()
 
@@ -73,16 +88,23 @@ def steps(page: str) -> list[Step]:
     """Files and commands of a page, from top to bottom."""
     found: list[Step] = []
     promised: tuple[str, ...] = ()
-    for indent, language, title, raw in reversed(_BLOCK.findall(page)):
+    for indent, language, words, raw in reversed(_BLOCK.findall(page)):
         block = textwrap.dedent(raw) if indent else raw
-        if title:
-            found.append(Step(text=block, file=title))
+        attributes = dict(_ATTRIBUTE.findall(words))
+        on = attributes.get("on", "")
+        if file := attributes.get("title"):
+            found.append(Step(text=block, file=file, on=on))
         elif language == "sh":
             needs = _NEEDS.match(block)
             needed = needs[1] if needs else ""
-            found.append(Step(text=block, needs=needed, promised=promised))
+            found.append(Step(text=block, on=on, needs=needed, promised=promised))
         promised = tuple(block.splitlines()) if language == "text" else ()
     return found[::-1]
+
+
+def languages(page: str) -> set[str]:
+    """Return the languages of all fences of a page."""
+    return set(re.findall(r"^ *```(\S+)", page, re.MULTILINE))
 
 
 def broken(promised: Sequence[str], said: str) -> str:

@@ -19,7 +19,7 @@ from ccm.testing.contract import Harness
 from tests.envtest import assets
 from tests.readme import readme
 
-PAGES = (*readme.PAGES, "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+PAGES = (*readme.PAGES, *readme.GUIDES, "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 KUBERNETES = {"allocate-node-cidrs", "admission-control-config-file", "take-ownership"}
 """Flags of Kubernetes and Helm that the pages for operators mention."""
 
@@ -46,7 +46,7 @@ def test_the_makefile_has_the_same_tasks() -> None:
     assert set(listed.split()) - {"help"} == tasks()
 
 
-@pytest.mark.parametrize("page", [*readme.PAGES, "CONTRIBUTING.md"])
+@pytest.mark.parametrize("page", [*readme.PAGES, *readme.GUIDES, "CONTRIBUTING.md"])
 def test_every_flag_named_on_a_page_exists(page: str) -> None:
     named = set(re.findall(r"`--([a-z-]+)[=`]", readme.text(page)))
 
