@@ -75,6 +75,9 @@ class OpenStackBalancers:
         of all load balancers, which shows changes made by others."""
         self._without_group: set[str] = set()
         """UIDs of Services that have no security group left from earlier settings."""
+        self._tagging = asyncio.Lock()
+        """Held from the read of a load balancer's tags to their change, which replaces all tags:
+        Services that share a load balancer may be reconciled at the same time."""
 
     def get_load_balancer_name(self, cluster_name: str, service: cloud.Service) -> str:
         """Return `kube_service_<cluster>_<namespace>_<name>`, cut to 255 characters."""
@@ -124,7 +127,9 @@ class OpenStackBalancers:
         _check_ports(wanted, held, [part for part in parts if part not in own])
         changes = _Changes(self._api, held)
         if request.features.has("tags") and request.name not in held.tags and not is_renamed:
-            await changes.change_balancer({"tags": [*held.tags, request.name]})
+            async with self._tagging:
+                held = await self._api.balancer(held.id) or held
+                await changes.change_balancer({"tags": [*held.tags, request.name]})
         await changes.ensure_parts(request.parts(nodes, held.vip_subnet_id), own, request.name)
         if is_renamed:  # last: an interrupted call finds the parts by the old name
             await self._rename(request, held, changes)
@@ -443,15 +448,19 @@ class OpenStackBalancers:
             raise _pending(held)
         name = held.name if request.is_renamed(held) else request.name
         changes = _Changes(self._api, held)
-        if held.name.startswith(NAME_PREFIX) and not balancer_specs.service_tags(held.tags, name):
-            await self._start_deletion(request, held, changes)
-            text = f"load balancer {held.name} is being deleted"
-            raise cloud.RetryAfter(text, seconds=RETRY_S)
-        for part in balancer_specs.own_parts(await self._api.parts(held.id), name):
-            await changes.delete_part(part)
-        # The tag goes last, because a repeated call finds the load balancer by it.
-        await changes.change_balancer({"tags": [tag for tag in held.tags if tag != name]})
-        _log.info("load balancer released", load_balancer=held.id, owner=name)
+        if not _is_disposable(held, name):
+            for part in balancer_specs.own_parts(await self._api.parts(held.id), name):
+                await changes.delete_part(part)
+            async with self._tagging:
+                held = await self._api.balancer(held.id) or held
+                if not _is_disposable(held, name):
+                    # The tag goes last, because a repeated call finds the load balancer by it.
+                    tags = [tag for tag in held.tags if tag != name]
+                    await changes.change_balancer({"tags": tags})
+                    _log.info("load balancer released", load_balancer=held.id, owner=name)
+                    return
+        await self._start_deletion(request, held, changes)
+        raise cloud.RetryAfter(f"load balancer {held.name} is being deleted", seconds=RETRY_S)
 
     async def _start_deletion(
         self, request: Request, held: octavia.Balancer, changes: _Changes
@@ -462,6 +471,11 @@ class OpenStackBalancers:
         for part in () if cascade else await self._api.parts(held.id):
             await changes.delete_part(part)
         await changes.run(lambda: self._api.delete(held.id, cascade=cascade))
+
+
+def _is_disposable(held: octavia.Balancer, name: str) -> bool:
+    """Return whether a load balancer was created here and has no other Service."""
+    return held.name.startswith(NAME_PREFIX) and not balancer_specs.service_tags(held.tags, name)
 
 
 class _Changes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -486,6 +487,24 @@ async def test_services_share_a_load_balancer(project: Project, first_goes_first
     assert len(project.ips) == 1
     await project.in_vain(order[1], nodes)
     await project.deleted(order[1])
+    assert project.left_over() == []
+
+
+async def test_services_that_share_a_load_balancer_may_be_changed_at_once(
+    project: Project,
+) -> None:
+    """Each change of the tags contains the changes of the others: no load balancer is left over."""
+    await project.ensured(service())
+    third = service(
+        "third", uid="uid-3", load_balancer_id=project.only["id"], spec={"ports": [UDP]}
+    )
+    async with project.open(max_shared_lb="3") as project.balancer:
+        await asyncio.gather(project.ensured(second(project)), project.ensured(third))
+        assert len(project.only["tags"]) == 3
+
+        sharing = (service(), second(project), third)
+        await asyncio.gather(*map(project.deleted, sharing))
+
     assert project.left_over() == []
 
 
