@@ -212,6 +212,8 @@ _SERVICES: tuple[tuple[Any, ...], ...] = (
     ("expose", "pod", "p", "--name=p-udp", "--protocol=UDP", "--session-affinity=ClientIP"),
     ("expose", "service", "p", "--name=again", "--type=NodePort"),
     ("create", "deployment", "d", "--image=example.com/d:1", "--port=90"),
+    ("scale", "deployment", "d", "--replicas=3"),
+    ("scale", "deployment", "d", "--replicas=0", "--current-replicas=2"),
     ("expose", "deployment", "d", "--type=LoadBalancer"),
     ("get", "deployments", "-o", "wide"),
     ("create", "-f", "-", HELD),

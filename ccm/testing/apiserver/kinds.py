@@ -117,7 +117,12 @@ class ServedKind(errors.KindNames):
 
 
 def _built_in(
-    name: str, *, selectable: Sequence[str] = (), columns: str = tables.PLAIN_TEXT, **rest: Any
+    name: str,
+    *,
+    selectable: Sequence[str] = (),
+    columns: str = tables.PLAIN_TEXT,
+    scale: Sequence[str] = (),
+    **rest: Any,
 ) -> ServedKind:
     lists = {key: tuple(value) for key, value in rest.items() if isinstance(value, list)}
     return ServedKind(
@@ -125,6 +130,7 @@ def _built_in(
         shape=schema.kubernetes()[name],
         selectable=tuple(_selectable(field_text) for field_text in selectable),
         columns=tables.parse(columns),
+        scale=Scale(*scale) if scale else None,
         **(rest | lists),
     )
 
