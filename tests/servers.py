@@ -168,7 +168,7 @@ class _HangsUp(aiohttp.ClientResponse):
 
 @contextlib.asynccontextmanager
 async def connect(
-    server: ApiServer, *, token: str | None = None
+    server: ApiServer | cluster.ApiServer, *, token: str | None = None
 ) -> AsyncIterator[aiohttp.ClientSession]:
     """A bare HTTP session with the server: paths are enough, the token is sent.
 

@@ -16,8 +16,6 @@ from providers.stackit.testing import __main__ as stackit_program
 from providers.stackit.testing import server as stackit
 from providers.stackit.testing import state
 
-Fill = Mapping[str, str]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuideCloud:
@@ -25,12 +23,14 @@ class GuideCloud:
 
     Attributes:
         fill: text of a guide -> its replacement, as a reader fills in the values of an account.
+        files: name -> content of the files that a reader has from the vendor.
         environment: variables that lead clients to the fake instead of the real cloud.
         running: function that returns name -> ID of the running servers.
         balancers: function that returns the names of the load balancers.
     """
 
-    fill: Fill = field(default_factory=dict)
+    fill: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     running: Callable[[], Mapping[str, str]] = dict
     balancers: Callable[[], Sequence[str]] = list
@@ -88,9 +88,9 @@ async def _stackit(nodes: Sequence[str]) -> AsyncIterator[GuideCloud]:
             fill={
                 "<project ID>": state.PROJECT,
                 "<ID of the network of the nodes>": stackit.NETWORK,
-                "<the service account's key>": service.account.key.decode(),
                 region: f"{region}  apiEndpoints:\n{apis}",
             },
+            files={"key.json": service.account.key.decode()},
             environment={
                 "STACKIT_TOKEN_BASEURL": f"{url}/token",
                 "STACKIT_IAAS_ENDPOINT": f"{url}{stackit.IAAS}",

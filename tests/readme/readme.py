@@ -37,10 +37,28 @@ MARKS = (
 )
 """Requirements of blocks that no test can meet."""
 
+_GUIDES = "manifests/guides"
+ON_ALL = ("hcloud", "openstack", "stackit")
+
 GUIDES: Mapping[str, Sequence[str]] = {
-    "manifests/guides/quick-start-hetzner.md": ("hcloud",),
+    f"{_GUIDES}/README.md": (),
+    f"{_GUIDES}/quick-start-hetzner.md": ("hcloud",),
+    f"{_GUIDES}/quick-start-openstack.md": ("openstack",),
+    f"{_GUIDES}/quick-start-stackit.md": ("stackit",),
+    f"{_GUIDES}/quick-start-sim.md": (),
 }
-"""Guide -> the clouds on which it is walked; empty: without a cluster."""
+"""Guide -> its walks: names of clouds, or of `CLOUD_OF`; empty: without a cluster."""
+
+CLOUD_OF = {"gardener": "stackit", "kubermatic": "hcloud"}
+"""Walk -> its cloud, if it has another name."""
+
+INSTALLED = {(f"{_GUIDES}/load-balancers.md", walk) for walk in ON_ALL} | {
+    (f"{_GUIDES}/moving.md", walk) for walk in CLOUD_OF
+}
+"""Walks whose reader has followed the quick start of the cloud, up to its Service."""
+
+WORLDS: Mapping[str, str] = {f"{_GUIDES}/moving.md": "tests/readme/moving.md"}
+"""Guide -> page whose steps make the cluster in which the guide begins."""
 
 TERMINAL = "# in a terminal of its own\n"
 """First line of commands that run beside the others."""
@@ -103,15 +121,36 @@ def steps(page: str) -> list[Step]:
 
 
 def languages(page: str) -> set[str]:
-    """Return the languages of all fences of a page."""
-    return set(re.findall(r"^ *```(\S+)", page, re.MULTILINE))
+    """Return the languages of all blocks of a page.
+
+    Raises:
+        ValueError: a fence has an unknown form, so that its block would be overlooked.
+    """
+    found = [language for _, language, _, _ in _BLOCK.findall(page)]
+    if page.count("```") != 2 * len(found):
+        raise ValueError("a fence starts its line, has a language, and attributes in quotes")
+    return set(found)
+
+
+def steps_of_walk(page: str, walk: str) -> list[Step]:
+    """Return the steps of a walk, with those of the page that its reader has followed before."""
+    before = ""
+    if (page, walk) in INSTALLED:
+        (start,) = (name for name, walks in GUIDES.items() if walks == (CLOUD_OF.get(walk, walk),))
+        before = re.split(r"^## .*Create a Service$", text(start), flags=re.MULTILINE)[0]
+    if page in WORLDS:
+        before += text(WORLDS[page])
+    return [step for step in steps(before) + steps(text(page)) if step.on in ("", walk)]
 
 
 def broken(promised: Sequence[str], said: str) -> str:
-    """Return the first expected line that is missing after the former ones, or ""."""
-    lines = iter(line.strip() for line in said.splitlines())
+    """Return the first expected line that is missing after the former ones, or "".
+
+    The number of spaces between words does not count: columns are as wide as their contents.
+    """
+    lines = iter(" ".join(line.split()) for line in said.splitlines())
     for line in promised:
-        pattern = ".*".join(map(re.escape, line.strip().split("…")))
+        pattern = ".*".join(map(re.escape, " ".join(line.split()).split("…")))
         if not any(re.fullmatch(pattern, one) for one in lines):
             return line
     return ""

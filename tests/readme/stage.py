@@ -1,8 +1,9 @@
 """The cluster of a guide: kubelets for the servers of its cloud, and Deployments that run.
 
-A Pod of a Deployment is a process of this machine: the container's program with its arguments,
-variables, Secrets and ConfigMaps, and with the identity of the administrator. Other namespaces than
-kube-system have no such Pods.
+A Pod of a Deployment or DaemonSet in kube-system is a process of this machine: a program of the
+image with the arguments, variables, Secrets and ConfigMaps of its container, and with the identity
+of the administrator. A Pod of a Go program is a process of our daemon with the arguments of that
+program: it holds the Lease and settles the objects in its place. Other namespaces have no Pods.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import itertools
 import json
 import os
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +36,11 @@ from tests.readme.clouds import CLOUDS, GuideCloud
 WORKERS = ("worker-1", "worker-2")
 """Names of the nodes that a cluster has from the start."""
 
-_POLL_S = 0.1
-_DEPLOYMENTS = "/apis/apps/v1/namespaces/kube-system/deployments"
-_PODS = "/api/v1/namespaces/kube-system/pods"
+_POLL_S = 0.2
+_WORKLOADS = "/apis/apps/v1/namespaces/kube-system"
+_CORE = "/api/v1/namespaces/kube-system"
+
+Object = Mapping[str, Any]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,40 +48,36 @@ class RunningPod:
     """A Pod and its process.
 
     Attributes:
-        owner: name of the Deployment.
+        owner: path of its Deployment or DaemonSet.
         template: the Pod template that it has.
-        url: address of its health checks.
+        volumes: here -> the volume whose files are there.
+        url: address of its readiness probe.
     """
 
     owner: str
     template: str
+    volumes: Mapping[Path, Object]
     url: str
     child: process.Child
 
 
-class Deployments:
-    """Runs the Deployments of kube-system; the parts of kubelet and kube-controller-manager.
+@dataclass(slots=True, kw_only=True)
+class Workloads:
+    """Runs the Deployments and DaemonSets: the parts of kubelet and kube-controller-manager.
 
-    Args:
+    Attributes:
         session: client of the API server, as its administrator.
         kubeconfig: kubeconfig of the processes.
         folder: folder for their files.
         environment: variables of each process, besides those of its container.
     """
 
-    def __init__(
-        self,
-        session: aiohttp.ClientSession,
-        kubeconfig: Path,
-        folder: Path,
-        environment: Mapping[str, str],
-    ) -> None:
-        self._session = session
-        self._kubeconfig = kubeconfig
-        self._folder = folder
-        self._environment = environment
-        self._pods: dict[str, RunningPod] = {}
-        self._started = 0
+    session: aiohttp.ClientSession
+    kubeconfig: Path
+    folder: Path
+    environment: Mapping[str, str]
+    _pods: dict[str, RunningPod] = field(default_factory=dict)
+    _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     async def run(self) -> None:
         """Run Pods until cancelled.
@@ -94,149 +95,169 @@ class Deployments:
 
     def logs(self) -> str:
         """Return the logs of all processes so far."""
-        files = sorted(self._folder.glob("*.log"))
+        files = sorted(self.folder.glob("*.log"))
         return "\n".join(f"--- {file.name} ---\n{file.read_text()}" for file in files)
 
     async def _sync(self) -> None:
-        listed = await self._call("GET", _DEPLOYMENTS)
-        wanted = {one["metadata"]["name"]: one for one in listed["items"]}
-        present = {one["metadata"]["name"] for one in (await self._call("GET", _PODS))["items"]}
-        for name, pod in [*self._pods.items()]:
-            template = _template(wanted[pod.owner]) if pod.owner in wanted else ""
-            siblings = [one for one in self._pods.values() if one.owner == pod.owner]
-            surplus = pod.owner in wanted and len(siblings) > _replicas(wanted[pod.owner])
-            if name not in present or pod.template != template or surplus:
-                await self._stop(name)
-                break  # the next one only after the replacement of this one
-            assert pod.child.exit_code is None, pod.child.log_tail()
-        for owner, deployment in wanted.items():
-            running = [pod for pod in self._pods.values() if pod.owner == owner]
-            if len(running) < _replicas(deployment):
-                await self._start(deployment)
-            await self._report(deployment)
-
-    async def _start(self, deployment: Mapping[str, Any]) -> None:
-        name = f"{deployment['metadata']['name']}-{self._started}"
-        self._started += 1
-        folder = self._folder / name
-        folder.mkdir()
-        spec = deployment["spec"]["template"]["spec"]
-        container = spec["containers"][0]
-        mounts = [place async for place in self._mount(spec, container, folder)]
-        port = process.pick_port()
-        given = [*container.get("args", ())]
-        argv = [_moved(text, mounts) for text in given] + [
-            f"--kubeconfig={self._kubeconfig}",
-            f"--authentication-kubeconfig={self._kubeconfig}",
-            f"--authorization-kubeconfig={self._kubeconfig}",
-            f"--bind-address={process.LOOPBACK}",
-            f"--secure-port={port}",
-            "--logging-format=json",
-        ]
-        variables = {key: _moved(text, mounts) async for key, text in self._variables(container)}
-        log = self._folder / f"{name}.log"
-        environ = {"PATH": os.defpath, "HOME": str(folder), **variables, **self._environment}
-        assert "command" not in container, "no guide runs other commands of the image yet"
-        self._pods[name] = RunningPod(
-            owner=deployment["metadata"]["name"],
-            template=_template(deployment),
-            url=f"https://{process.LOOPBACK}:{port}/readyz",
-            child=forkserver.Child(["ccm", *argv], log=log, env=environ),
-        )
-        metadata = {"name": name, "labels": deployment["spec"]["template"]["metadata"]["labels"]}
-        body = {"name": container["name"], "image": container["image"], "args": given}
-        pod = {"metadata": metadata, "spec": {"nodeName": WORKERS[0], "containers": [body]}}
-        await self._call("POST", _PODS, pod)
-
-    async def _stop(self, name: str) -> None:
-        pod = self._pods.pop(name)
-        await pod.child.stop(grace_s=cluster.GRACE_S)
-        await self._call("DELETE", f"{_PODS}/{name}", {"gracePeriodSeconds": 0}, missing=True)
-
-    async def _report(self, deployment: Mapping[str, Any]) -> None:
-        """Write the status that `kubectl rollout status` reads."""
-        name = deployment["metadata"]["name"]
-        mine = [pod for pod in self._pods.values() if pod.owner == name]
-        ready = sum([await self._is_ready(pod) for pod in mine])
-        current = sum(pod.template == _template(deployment) for pod in mine)
-        status = {
-            "observedGeneration": deployment["metadata"]["generation"],
-            "replicas": len(mine),
-            "updatedReplicas": current,
-            "readyReplicas": ready,
-            "availableReplicas": ready,
+        owners = {
+            f"{_WORKLOADS}/{plural}/{one['metadata']['name']}": one
+            for plural in ("deployments", "daemonsets")
+            for one in (await self._call("GET", f"{_WORKLOADS}/{plural}")).get("items", ())
         }
-        if deployment.get("status") != status:
-            place = f"{_DEPLOYMENTS}/{name}/status"
-            await self._call("PATCH", place, {"status": status}, missing=True)
+        pods = [one["metadata"] for one in (await self._call("GET", f"{_CORE}/pods"))["items"]]
+        present = {pod["name"] for pod in pods if "deletionTimestamp" not in pod}
+        await self._stop_one(owners, present)
+        for path, owner in owners.items():
+            if len(self._of(path)) < _replicas(owner):
+                await self._start(path, owner)
+            await self._report(path, owner)
+        for pod in self._pods.values():
+            assert pod.child.exit_code is None, pod.child.log_tail()
+            for folder, volume in pod.volumes.items():
+                await self._write(folder, volume)
+
+    def _of(self, owner: str) -> Sequence[RunningPod]:
+        return [pod for pod in self._pods.values() if pod.owner == owner]
+
+    async def _stop_one(self, owners: Mapping[str, Object], present: set[str]) -> None:
+        """Stop a Pod that is deleted, surplus or outdated; the next one after its replacement."""
+        for name, pod in self._pods.items():
+            owner = owners.get(pod.owner)
+            is_wanted = owner is not None and len(self._of(pod.owner)) <= _replicas(owner)
+            if name in present and is_wanted and pod.template == _template(owner):
+                continue
+            await pod.child.stop(grace_s=cluster.GRACE_S)
+            await self._call("DELETE", f"{_CORE}/pods/{name}", {"gracePeriodSeconds": 0})
+            del self._pods[name]
+            return
+
+    async def _start(self, path: str, owner: Object) -> None:
+        name = f"{owner['metadata']['name']}-{next(self._numbers)}"
+        template = owner["spec"]["template"]
+        spec, container = template["spec"], template["spec"]["containers"][0]
+        mounts, volumes = {"inClusterConfig": self.kubeconfig}, {}
+        for mount in container.get("volumeMounts", ()):
+            here = self.folder / name / mount["name"]
+            here.mkdir(parents=True)
+            mounts[mount["mountPath"]] = here / mount.get("subPath", "")
+            (volumes[here],) = (one for one in spec["volumes"] if one["name"] == mount["name"])
+            await self._write(here, volumes[here])
+        variables = {key: _moved(text, mounts) async for key, text in self._variables(container)}
+        given = [
+            re.sub(r"\$\((\w+)\)", lambda name: variables[name[1]], text)
+            for text in container["args"]
+        ]
+        port = process.pick_port()
+        command, scheme, implied = self._command(container, port)
+        argv = [*command, *(_moved(text, mounts) for text in given), *implied]
+        environ = {"PATH": os.defpath, **variables, **self.environment}
+        log = self.folder / f"{name}.log"
+        self._pods[name] = RunningPod(
+            owner=path,
+            template=_template(owner),
+            volumes=volumes,
+            url=f"{scheme}://{process.LOOPBACK}:{port}/readyz",
+            child=forkserver.Child(argv, log=log, env=environ),
+        )
+        labels = template["metadata"]["labels"]
+        shown = {"name": container["name"], "image": container["image"], "args": given}
+        pod = {
+            "metadata": {"name": name, "labels": labels},
+            "spec": {"nodeName": WORKERS[0], "containers": [shown]},
+        }
+        await self._call("POST", f"{_CORE}/pods", pod)
+
+    def _command(self, container: Object, port: int) -> tuple[list[str], str, list[str]]:
+        """Return the module, the scheme of its port, and the arguments that a cluster implies."""
+        if "command" in container:
+            own = [f"--target-kubeconfig={self.kubeconfig}", f"--address={process.LOOPBACK}"]
+            name = Path(container["command"][0]).name
+            return ["ccm.app.machines", name], "http", [*own, f"--port={port}"]
+        names = ("kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig")
+        own = [f"--{name}={self.kubeconfig}" for name in names]
+        own += [f"--bind-address={process.LOOPBACK}", f"--secure-port={port}"]
+        return ["ccm"], "https", own
+
+    async def _report(self, path: str, owner: Object) -> None:
+        """Write the status that `kubectl rollout status` reads."""
+        pods = self._of(path)
+        ready = sum([await self._is_ready(pod) for pod in pods])
+        current = sum(pod.template == _template(owner) for pod in pods)
+        status = {"observedGeneration": owner["metadata"]["generation"]}
+        if "/deployments/" in path:
+            counts = {"replicas": len(pods), "updatedReplicas": current}
+            status |= {**counts, "readyReplicas": ready, "availableReplicas": ready}
+        else:
+            counts = {"desiredNumberScheduled": _replicas(owner), "numberMisscheduled": 0}
+            status |= {**counts, "currentNumberScheduled": len(pods), "numberReady": ready}
+        old = owner.get("status", {})
+        if any(old.get(key, 0) != value for key, value in status.items()):
+            await self._call("PATCH", f"{path}/status", {"status": status})
 
     async def _is_ready(self, pod: RunningPod) -> bool:
         with contextlib.suppress(aiohttp.ClientError):
-            async with self._session.get(pod.url, ssl=False) as response:
+            async with self.session.get(pod.url, ssl=False) as response:
                 return response.status == 200
         return False
 
-    async def _mount(
-        self, spec: Mapping[str, Any], container: Mapping[str, Any], folder: Path
-    ) -> AsyncIterator[tuple[str, Path]]:
-        """Write the Secrets and ConfigMaps of a Pod; yield the paths of a mount, there and here."""
-        volumes = {volume["name"]: volume for volume in spec.get("volumes", ())}
-        for mount in container.get("volumeMounts", ()):
-            match volumes[mount["name"]]:
-                case {"secret": {"secretName": name}}:
-                    files = await self._secret(name)
-                case {"configMap": {"name": name}}:
-                    place = f"/api/v1/namespaces/kube-system/configmaps/{name}"
-                    files = (await self._call("GET", place)).get("data", {})
-                case _:
-                    continue
-            place_here = folder / mount["name"]
-            place_here.mkdir()
-            for name, text in files.items():
-                (place_here / name).write_text(text)
-            yield mount["mountPath"], place_here / mount.get("subPath", "")
+    async def _write(self, folder: Path, volume: Object) -> None:
+        """Write the files of a Secret or ConfigMap that have changed."""
+        match volume:
+            case {"secret": {"secretName": name}}:
+                files = await self._secret(name)
+            case {"configMap": {"name": name}}:
+                files = (await self._call("GET", f"{_CORE}/configmaps/{name}")).get("data", {})
+            case _:
+                return
+        for name, text in files.items():
+            file = folder / name
+            if not file.exists() or file.read_text() != text:
+                file.write_text(text)
 
-    async def _variables(self, container: Mapping[str, Any]) -> AsyncIterator[tuple[str, str]]:
+    async def _variables(self, container: Object) -> AsyncIterator[tuple[str, str]]:
         for source in container.get("envFrom", ()):
             for name, text in (await self._secret(source["secretRef"]["name"])).items():
                 yield name, text
         for entry in container.get("env", ()):
             if "value" in entry:
                 yield entry["name"], entry["value"]
-            elif reference := entry.get("valueFrom", {}).get("secretKeyRef"):
-                secret = await self._secret(reference["name"])
-                if reference["key"] in secret or not reference.get("optional"):
-                    yield entry["name"], secret[reference["key"]]
+                continue
+            reference = entry["valueFrom"]["secretKeyRef"]
+            secret = await self._secret(reference["name"])
+            if reference["key"] in secret or not reference.get("optional"):
+                yield entry["name"], secret[reference["key"]]
 
     async def _secret(self, name: str) -> Mapping[str, str]:
-        found = await self._call("GET", f"/api/v1/namespaces/kube-system/secrets/{name}")
-        return {key: base64.b64decode(text).decode() for key, text in found["data"].items()}
+        found = await self._call("GET", f"{_CORE}/secrets/{name}")
+        data = found.get("data", {})  # deleted while a Pod still runs
+        return {key: base64.b64decode(text).decode() for key, text in data.items()}
 
-    async def _call(
-        self, method: str, path: str, body: Any = None, *, missing: bool = False
-    ) -> dict[str, Any]:
-        patch = "application/merge-patch+json" if method == "PATCH" else "application/json"
+    async def _call(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        """Send a request; return the response, or nothing if the object does not exist."""
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         data = None if body is None else json.dumps(body)
-        async with self._session.request(
-            method, path, data=data, headers={"Content-Type": patch}
-        ) as response:
+        headers = {"Content-Type": kind}
+        async with self.session.request(method, path, data=data, headers=headers) as response:
             text = await response.text()
-            assert response.ok or (missing and response.status == 404), text
-            return dict(json.loads(text))
+            assert response.ok or response.status == 404, text
+            return dict(json.loads(text)) if response.ok else {}
 
 
-def _replicas(deployment: Mapping[str, Any]) -> int:
-    return int(deployment["spec"].get("replicas", 1))
+def _replicas(owner: Object) -> int:
+    if "replicas" not in owner["spec"]:  # a DaemonSet
+        # No node of a guide has a label for a node selector of its own.
+        return int("nodeSelector" not in owner["spec"]["template"]["spec"])
+    return int(owner["spec"]["replicas"])
 
 
-def _template(deployment: Mapping[str, Any]) -> str:
-    return json.dumps(deployment["spec"]["template"], sort_keys=True)
+def _template(owner: Object | None) -> str:
+    return json.dumps(owner and owner["spec"]["template"], sort_keys=True)
 
 
-def _moved(text: str, mounts: Sequence[tuple[str, Path]]) -> str:
-    """Replace the paths of mounts by those of this machine."""
-    for there, here in sorted(mounts, reverse=True):  # a path before those that begin like it
-        text = text.replace(there, str(here))
+def _moved(text: str, mounts: Mapping[str, Path]) -> str:
+    """Replace the paths in a cluster by those of this machine."""
+    for there in sorted(mounts, reverse=True):  # a path before those that begin like it
+        text = text.replace(there, str(mounts[there]))
     return text
 
 
@@ -251,14 +272,14 @@ class Stage:
 
     kubeconfig: Path
     cloud: GuideCloud
-    deployments: Deployments
+    workloads: Workloads
     is_populated: Callable[[], Coroutine[Any, Any, bool]]
     run: Callable[[], Coroutine[Any, Any, None]]
 
 
 @contextlib.asynccontextmanager
 async def open_stage(
-    server: servers.ApiServer, folder: Path, provider: str
+    server: cluster.ApiServer, folder: Path, provider: str
 ) -> AsyncIterator[Stage]:
     """Prepare the surroundings of a guide for a provider."""
     authorities = server.ca_file.read_bytes() if server.ca_file else None
@@ -273,17 +294,22 @@ async def open_stage(
         servers.connect(server) as session,
         Transport(config, user_agent="kubelets") as transport,
     ):
-        deployments = Deployments(session, server.kubeconfig_path, folder, cloud.environment)
+        workloads = Workloads(
+            session=session,
+            kubeconfig=server.kubeconfig,
+            folder=folder,
+            environment=cloud.environment,
+        )
         yield Stage(
-            kubeconfig=server.kubeconfig_path,
+            kubeconfig=server.kubeconfig,
             cloud=cloud,
-            deployments=deployments,
+            workloads=workloads,
             is_populated=lambda: _is_populated(session),
-            run=lambda: _run(Client(transport), cloud, deployments),
+            run=lambda: _run(Client(transport), cloud, workloads),
         )
 
 
-async def _run(client: Client, cloud: GuideCloud, deployments: Deployments) -> None:
+async def _run(client: Client, cloud: GuideCloud, workloads: Workloads) -> None:
     informers = SharedInformers(client)
     kubelets = kubelet.Kubelets(
         informers.informer_for(NODES), client.resource(NODES), ranges=kubelet.PodRanges()
@@ -294,14 +320,14 @@ async def _run(client: Client, cloud: GuideCloud, deployments: Deployments) -> N
         kubelet.PodLifecycle(informers, client).run(),
         kubelet.DisruptionController(informers, client).run(),
         _follow_servers(kubelets, cloud),
-        deployments.run(),
+        workloads.run(),
         name="stage",
     )
 
 
 async def _is_populated(session: aiohttp.ClientSession) -> bool:
     async with session.get("/api/v1/nodes") as response:
-        return len((await response.json())["items"]) == len(WORKERS)
+        return len((await response.json())["items"] or ()) == len(WORKERS)
 
 
 async def _follow_servers(kubelets: kubelet.Kubelets, cloud: GuideCloud) -> None:

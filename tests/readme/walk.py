@@ -15,6 +15,7 @@ from pathlib import Path
 from tests import servers
 from tests.envtest import assets
 from tests.readme import readme
+from tests.readme.clouds import GuideCloud
 
 STEP_S = 150.0
 """Time limit of a step, in seconds."""
@@ -37,13 +38,11 @@ class Walk:
 
     Args:
         folder: empty folder, the home of the reader.
-        fill: text -> its replacement in files and commands.
-        environment: variables, such as KUBECONFIG.
+        cloud: the reader's account.
+        environment: variables besides those of the cloud, such as KUBECONFIG.
     """
 
-    def __init__(
-        self, folder: Path, fill: Mapping[str, str], environment: Mapping[str, str]
-    ) -> None:
+    def __init__(self, folder: Path, cloud: GuideCloud, environment: Mapping[str, str]) -> None:
         self.folder = folder / "checkout"
         self.folder.mkdir()
         (self.folder / "manifests").symlink_to(readme.ROOT / "manifests")
@@ -51,22 +50,26 @@ class Walk:
         tools.mkdir()
         for name in ("kubectl", "helm"):
             (tools / name).symlink_to(program(name))
-        self._fill = fill
+        for name, content in cloud.files.items():
+            (self.folder / name).write_text(content)
+        self._fill = cloud.fill
         self._environment = {
             "HOME": str(folder),
             "TMPDIR": str(folder),
             "LANG": "C.UTF-8",
             "PATH": f"{tools}:{Path(sys.executable).parent}:{os.defpath}",
+            **cloud.environment,
             **environment,
         }
         self._terminals: list[asyncio.subprocess.Process] = []
         self._steps = 0
+        self._faults: list[str] = []
 
     async def follow(self, steps: Sequence[readme.Step]) -> None:
-        """Do the steps in order.
+        """Do the steps in order, up to a command that fails.
 
         Raises:
-            AssertionError: a command failed, or did not print what the page shows.
+            AssertionError: a command failed, or some did not print what the page shows.
         """
         shell = await self._open("bash", stdin=asyncio.subprocess.PIPE)
         assert shell.stdin is not None
@@ -79,6 +82,7 @@ class Walk:
                     file.write_text(self._filled(step.text))
                 elif not step.needs:
                     await self._run(shell, step)
+            assert not self._faults, "\n".join(self._faults)
         finally:
             for process in [*self._terminals, shell]:
                 await _end(process)
@@ -97,7 +101,7 @@ class Walk:
         shell.stdin.write(f". {script} < /dev/null 2>&1\necho {_MARK}\n".encode())
         printed = await self._read_step(shell, step)
         if line := readme.broken(step.promised, printed):
-            raise AssertionError(f"{step.text}does not print {line!r}, but:\n{printed}")
+            self._faults.append(f"{step.text}does not print {line!r}, but:\n{printed}")
 
     async def _read_step(self, shell: asyncio.subprocess.Process, step: readme.Step) -> str:
         assert shell.stdout is not None
@@ -110,7 +114,8 @@ class Walk:
                     lines.append(line)
         except TimeoutError:
             lines.append("(no end)")
-        raise AssertionError(f"{step.text}failed:\n{''.join(lines)}")
+        self._faults.append(f"{step.text}failed:\n{''.join(lines)}")
+        raise AssertionError("\n".join(self._faults))
 
     async def _run_beside(self, script: Path, promised: Sequence[str]) -> str:
         """Run a script in a terminal of its own; return its output once it has the promised one."""
