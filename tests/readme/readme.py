@@ -46,6 +46,7 @@ GUIDES: Mapping[str, Sequence[str]] = {
     f"{_GUIDES}/quick-start-openstack.md": ("openstack",),
     f"{_GUIDES}/quick-start-stackit.md": ("stackit",),
     f"{_GUIDES}/quick-start-sim.md": (),
+    f"{_GUIDES}/load-balancers.md": ON_ALL,
 }
 """Guide -> its walks: names of clouds, or of `CLOUD_OF`; empty: without a cluster."""
 
