@@ -47,6 +47,7 @@ GUIDES: Mapping[str, Sequence[str]] = {
     f"{_GUIDES}/quick-start-stackit.md": ("stackit",),
     f"{_GUIDES}/quick-start-sim.md": (),
     f"{_GUIDES}/load-balancers.md": ON_ALL,
+    f"{_GUIDES}/moving.md": (*ON_ALL, "gardener", "kubermatic"),
 }
 """Guide -> its walks: names of clouds, or of `CLOUD_OF`; empty: without a cluster."""
 
