@@ -94,3 +94,33 @@ def test_a_guide_names_its_files_in_its_text(page: str) -> None:
     files = {step.file for step in readme.steps(text) if step.file}
 
     assert {file for file in files if f"`{file}`" not in text} == set()  # no page shows titles
+
+
+@pytest.mark.parametrize(
+    ("page", "fault"),
+    [
+        ("```sh\necho one\nfalse\necho two\n```\n", "failed:\none\n"),
+        ("```sh\necho one\n```\n\n```text\ntwo\n```\n", "does not print 'two'"),
+        ("```sh\n# in a terminal of its own\necho one\n```\n\n```text\ntwo\n```\n", "'two'"),
+    ],
+)
+async def test_a_step_that_fails_or_prints_other_lines_ends_the_walk(
+    page: str, fault: str, tmp_path: Path
+) -> None:
+    with pytest.raises(AssertionError, match=fault):
+        await walk.Walk(tmp_path, GuideCloud(), {}).follow(readme.steps(page))
+
+
+async def test_a_walk_keeps_variables_and_fills_in_values(tmp_path: Path) -> None:
+    page = (
+        "```sh\n# in a terminal of its own\necho '  export NAME=value'; sleep 100\n```\n\n"
+        "```text\nexport …\n```\n\n"
+        '```yaml title="file.yaml"\ntoken: <token>\n```\n\n'
+        "```sh\ncat file.yaml - && echo $NAME\n```\n\n```text\ntoken: filled\nvalue\n```\n"
+    )
+    await walk.Walk(tmp_path, GuideCloud(fill={"<token>": "filled"}), {}).follow(readme.steps(page))
+
+
+def test_a_fence_that_would_be_overlooked_is_an_error() -> None:
+    with pytest.raises(ValueError, match="a fence starts its line"):
+        readme.languages("1. ```sh\n   echo one\n   ```\n")
