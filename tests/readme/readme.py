@@ -48,6 +48,11 @@ GUIDES: Mapping[str, Sequence[str]] = {
     f"{_GUIDES}/quick-start-sim.md": (),
     f"{_GUIDES}/load-balancers.md": ON_ALL,
     f"{_GUIDES}/moving.md": (*ON_ALL, "gardener", "kubermatic"),
+    f"{_GUIDES}/machines.md": (),
+    f"{_GUIDES}/autoscaler.md": (),
+    f"{_GUIDES}/metrics.md": ("hcloud",),
+    f"{_GUIDES}/high-availability.md": ("hcloud",),
+    f"{_GUIDES}/upgrade.md": ("hcloud",),
 }
 """Guide -> its walks: names of clouds, or of `CLOUD_OF`; empty: without a cluster."""
 
@@ -55,7 +60,8 @@ CLOUD_OF = {"gardener": "stackit", "kubermatic": "hcloud"}
 """Walk -> its cloud, if it has another name."""
 
 INSTALLED = {(f"{_GUIDES}/load-balancers.md", walk) for walk in ON_ALL} | {
-    (f"{_GUIDES}/moving.md", walk) for walk in CLOUD_OF
+    *((f"{_GUIDES}/moving.md", walk) for walk in CLOUD_OF),
+    *((f"{_GUIDES}/{name}.md", "hcloud") for name in ("high-availability", "upgrade")),
 }
 """Walks whose reader has followed the quick start of the cloud, up to its Service."""
 
@@ -138,7 +144,11 @@ def steps_of_walk(page: str, walk: str) -> list[Step]:
     """Return the steps of a walk, with those of the page that its reader has followed before."""
     before = ""
     if (page, walk) in INSTALLED:
-        (start,) = (name for name, walks in GUIDES.items() if walks == (CLOUD_OF.get(walk, walk),))
+        (start,) = (
+            name
+            for name, walks in GUIDES.items()
+            if "quick-start" in name and walks == (CLOUD_OF.get(walk, walk),)
+        )
         before = re.split(r"^## .*Create a Service$", text(start), flags=re.MULTILINE)[0]
     if page in WORLDS:
         before += text(WORLDS[page])

@@ -15,7 +15,7 @@ from tests.scenario import harness
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-LANGUAGES = {"ini", "sh", "text", "yaml"}
+LANGUAGES = {"ini", "promql", "sh", "text", "yaml"}
 """Languages of fences; commands in another one would not run."""
 
 ONLY_REAL = {("manifests/guides/moving.md", "openstack")}
