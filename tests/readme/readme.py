@@ -56,6 +56,9 @@ GUIDES: Mapping[str, Sequence[str]] = {
 }
 """Guide -> its walks: names of clouds, or of `CLOUD_OF`; empty: without a cluster."""
 
+SYMPTOMS = f"{_GUIDES}/troubleshooting.md"
+"""Guide whose commands are run by the test that causes the symptoms."""
+
 CLOUD_OF = {"gardener": "stackit", "kubermatic": "hcloud"}
 """Walk -> its cloud, if it has another name."""
 

@@ -19,7 +19,8 @@ from ccm.testing.contract import Harness
 from tests.envtest import assets
 from tests.readme import readme
 
-PAGES = (*readme.PAGES, *readme.GUIDES, "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+OPERATORS = (*readme.PAGES, *readme.GUIDES, readme.SYMPTOMS)
+PAGES = (*OPERATORS, "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 KUBERNETES = {"allocate-node-cidrs", "admission-control-config-file", "take-ownership"}
 """Flags of Kubernetes and Helm that the pages for operators mention."""
 
@@ -46,7 +47,7 @@ def test_the_makefile_has_the_same_tasks() -> None:
     assert set(listed.split()) - {"help"} == tasks()
 
 
-@pytest.mark.parametrize("page", [*readme.PAGES, *readme.GUIDES, "CONTRIBUTING.md"])
+@pytest.mark.parametrize("page", [*OPERATORS, "CONTRIBUTING.md"])
 def test_every_flag_named_on_a_page_exists(page: str) -> None:
     named = set(re.findall(r"`--([a-z-]+)[=`]", readme.text(page)))
 
