@@ -43,6 +43,10 @@ class Immutable(cloud.RetryAfter):
     """The load balancer is being changed, for an unknown time."""
 
 
+class UnknownPath(cloud.Unknown):
+    """The service does not know the path, such as that of a missing extension."""
+
+
 _EXHAUSTED = (
     *("ExternalIpAddressExhausted", "IpAddressGenerationFailure", "OverQuota", "RoutesExhausted"),
     *("overLimit", "quota"),
@@ -51,6 +55,7 @@ _EXHAUSTED = (
 CODES: Mapping[str, type[cloud.CloudError]] = {
     "immutable": Immutable,
     "not_found": cloud.NotFound,
+    "unknown_path": UnknownPath,
     **dict.fromkeys(_EXHAUSTED, cloud.ResourceExhausted),
 }
 """Error code as returned by `parse_refusal` -> error class."""

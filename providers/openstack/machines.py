@@ -782,7 +782,7 @@ def _is_equal(port: neutron.Port, order: Mapping[str, Any]) -> bool:
     subnets = {address["subnet_id"] for address in order.get("fixed_ips", ())}
     groups = set(order.get("security_groups", port.security_groups))
     return (
-        {pair.ip_address for pair in port.allowed_address_pairs} == pairs
+        {pair.ip_address for pair in port.allowed_address_pairs or ()} == pairs
         and subnets <= {address.subnet_id for address in port.fixed_ips}
         and set(port.security_groups) == groups
     )

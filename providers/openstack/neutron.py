@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -42,7 +41,10 @@ class TrunkDetails(msgspec.Struct, frozen=True):
 
 
 class Port(msgspec.Struct, frozen=True, kw_only=True):
-    """Port; only the fields that the provider reads."""
+    """Port; only the fields that the provider reads.
+
+    `allowed_address_pairs` is None without the extension of that name.
+    """
 
     id: str
     name: str = ""
@@ -52,7 +54,7 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
     device_owner: str = ""
     status: str = ""
     fixed_ips: tuple[FixedIp, ...] = ()
-    allowed_address_pairs: tuple[AddressPair, ...] = ()
+    allowed_address_pairs: tuple[AddressPair, ...] | None = None
     port_security_enabled: bool = True
     security_groups: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
@@ -86,26 +88,12 @@ class Router(msgspec.Struct, frozen=True, kw_only=True):
     revision_number: int | None = None
 
 
-class _Extension(msgspec.Struct, frozen=True):
-    alias: str
-
-
 class Neutron:
     """Calls of the network service."""
 
     def __init__(self, api: client.Client) -> None:
         self._keystone = api.keystone
         self._api = api.network
-        self._extensions: frozenset[str] | None = None
-        self._lock = asyncio.Lock()
-
-    async def extensions(self) -> Collection[str]:
-        """Return the aliases of the extensions; the first call sends a request."""
-        async with self._lock:  # the routes of a new cluster are created concurrently
-            if self._extensions is None:
-                found, _ = await self._api.list_all("/v2.0/extensions", "extensions", _Extension)
-                self._extensions = frozenset(entry.alias for entry in found)
-        return self._extensions
 
     async def ports(self, query: Mapping[str, str]) -> tuple[list[Port], int]:
         """Return the ports that match a query, and the number of requests."""
@@ -170,6 +158,9 @@ class Neutron:
             router_id: ID of the router.
             action: add_extraroutes or remove_extraroutes, of the extension extraroute-atomic.
             routes: the routes.
+
+        Raises:
+            UnknownPath: the extension is missing.
         """
         path = f"/v2.0/routers/{client.part(router_id)}/{action}"
         await self._api.send("PUT", path, "router", {"routes": routes}, Router)

@@ -20,12 +20,7 @@ from ccm.cloud.helpers import is_pod_cidr
 from ccm.model.cidr import Network
 from ccm.model.ip import parse_ip
 
-from . import metrics, neutron, nova
-
-ATOMIC = "extraroute-atomic"
-"""Extension that adds and removes single routes; since OpenStack Stein (2019)."""
-
-ADDRESS_PAIRS = "allowed-address-pairs"
+from . import client, metrics, neutron, nova
 
 
 class OpenStackRoutes:
@@ -50,6 +45,8 @@ class OpenStackRoutes:
         self._router_id = router_id
         self._pods = pods
         self._nodes: dict[str, Sequence[str]] = {}
+        self._is_atomic = True
+        """Whether extraroute-atomic may exist, which changes single routes; since Stein (2019)."""
         self._router_lock = asyncio.Lock()
         self._port_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -89,8 +86,7 @@ class OpenStackRoutes:
     async def create_route(self, cluster_name: str, name_hint: str, route: cloud.Route) -> None:  # noqa: ARG002
         """Create a route and the allowed address pair of its node: three requests at most.
 
-        Without the extension `extraroute-atomic` it takes four. The first call sends another
-        request, for the extensions.
+        Without the extension `extraroute-atomic` it takes four, and one more the first time.
 
         Raises:
             InvalidArgument: the destination is no CIDR, or the node is not in a subnet of the
@@ -128,14 +124,14 @@ class OpenStackRoutes:
 
     async def _change_pair(self, node: str, ip: str, cidr: str, *, is_allowed: bool) -> None:
         """Add or remove an allowed address pair of the port with an address, if there is one."""
-        if ADDRESS_PAIRS not in await self._network.extensions():
-            return
         # A node with two IP families gets two routes, whose pairs are on one port.
         async with self._port_locks.setdefault(node, asyncio.Lock()):
             for port in await self._ports(ip):
-                others = [pair for pair in port.allowed_address_pairs if pair.ip_address != cidr]
-                is_there = len(others) < len(port.allowed_address_pairs)
-                if is_there == is_allowed or not port.port_security_enabled:
+                held = port.allowed_address_pairs
+                if held is None or not port.port_security_enabled:
+                    continue
+                others = [pair for pair in held if pair.ip_address != cidr]
+                if (len(others) < len(held)) == is_allowed:
                     continue
                 pairs = [*others, neutron.AddressPair(cidr)] if is_allowed else others
                 await self._network.set_address_pairs(port, pairs)
@@ -153,10 +149,12 @@ class OpenStackRoutes:
     async def _change_routes(self, route: neutron.ExtraRoute, *, is_added: bool) -> None:
         """Add or remove a route of the router."""
         async with self._router_errors():
-            if ATOMIC in await self._network.extensions():
+            if self._is_atomic:
                 action = "add_extraroutes" if is_added else "remove_extraroutes"
-                await self._network.change_routes(self._router_id, action, [route])
-                return
+                with contextlib.suppress(client.UnknownPath):
+                    await self._network.change_routes(self._router_id, action, [route])
+                    return
+                self._is_atomic = False
             async with self._router_lock:
                 router = await self._network.router(self._router_id)
                 others = [listed for listed in router.routes if listed != route]

@@ -192,11 +192,11 @@ async def test_service_missing_from_the_catalogue_is_named(harness: OpenStackHar
     async with client.open_client(settings(harness)) as api:
         await nova.Nova(api).servers()
         with pytest.raises(cloud.FailedPrecondition, match="endpoint of the service network"):
-            await neutron.Neutron(api).extensions()
+            await neutron.Neutron(api).project_ports()
 
         harness.service.settings.services = ("compute", "network")
         api.keystone._renew_at -= rest.MIN_RENEW_AGE_S
-        assert await neutron.Neutron(api).extensions()
+        await neutron.Neutron(api).project_ports()
         assert tokens(harness) == 2
 
 
@@ -301,7 +301,7 @@ async def test_errors_of_services_have_the_class_of_their_meaning(
 ) -> None:
     async with client.open_client(settings(harness), 0.5) as api:
         found = neutron.Neutron(api)
-        await found.extensions()
+        await found.project_ports()
         harness.service.script.add(structs.replace(fault, operation=ANY_CALL))
 
         calls: list[Callable[[], Awaitable[object]]] = [

@@ -32,6 +32,7 @@ def new_port(
         for subnet in network["subnets"]
     ]
     zone = device and device.get("OS-EXT-AZ:availability_zone")
+    has_pairs = "allowed-address-pairs" in cloud.settings.extensions
     return cloud.new(
         "ports",
         "",
@@ -42,9 +43,9 @@ def new_port(
         status="ACTIVE" if device else "DOWN",
         mac_address=f"fa:16:3e:00:{len(cloud.ports) // 256:02x}:{len(cloud.ports) % 256:02x}",
         fixed_ips=fixed,
-        allowed_address_pairs=[],
         port_security_enabled=True,
         security_groups=[],
+        **({"allowed_address_pairs": []} if has_pairs else {}),
     )
 
 
@@ -88,16 +89,13 @@ def addresses_of(cloud: Cloud, server_id: str) -> Resource:
     return addresses
 
 
-def extensions(cloud: Cloud, _: Call) -> Answer:
-    """List the extensions."""
-    return 200, {"extensions": [{"alias": alias} for alias in cloud.settings.extensions]}
-
-
 def with_pairs(port: Resource, order: Resource) -> Resource:
     """Return a port's order, with the MAC address of the port in address pairs without one."""
-    pairs = {**port, **order}["allowed_address_pairs"]
+    if "allowed_address_pairs" not in order:
+        return order
     own = {"mac_address": port["mac_address"]}
-    return {**order, "allowed_address_pairs": [{**own, **pair} for pair in pairs]}
+    pairs = [{**own, **pair} for pair in order["allowed_address_pairs"]]
+    return {**order, "allowed_address_pairs": pairs}
 
 
 def change_port(cloud: Cloud, call: Call) -> Answer:
@@ -152,7 +150,6 @@ def _check_routes(cloud: Cloud, router: Resource, routes: list[Resource]) -> Non
 
 
 CALLS: list[Operation] = [
-    ("GET", "/v2.0/extensions", extensions),
     *state.readable("networks", "network", prefix="/v2.0"),
     *state.readable("subnets", "subnet", prefix="/v2.0"),
     *state.readable("ports", "port", prefix="/v2.0"),

@@ -27,9 +27,6 @@ KEYSTONE = "identity"
 _PASSED = ("OpenStack-API-Version", "Retry-After", "X-Subject-Token")
 """Headers of responses that clients get."""
 
-_UNPAGED = ("/", "/v2.0/extensions")
-"""Listings that have no pages."""
-
 
 class LabGateway(server.Service):
     """Forwards calls to the services of a cloud; faults and counts are those of the fake.
@@ -109,7 +106,7 @@ class LabGateway(server.Service):
         prefix = row.prefix or "/identity/v3"
         url = yarl.URL(self._urls[kind] + request.raw_path.removeprefix(prefix), encoded=True)
         size = self.settings.page_size
-        if size < 1000 and request.method == "GET" and not row.path.endswith(("}", *_UNPAGED)):
+        if size < 1000 and request.method == "GET" and not row.path.endswith(("}", "/")):
             url = url.update_query(limit=str(min(size, int(url.query.get("limit", size)))))
         return url
 
