@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CONCURRENT_REQUESTS = 20
-"""Maximum concurrent requests to a cloud; further ones wait. A service often has few workers."""
+CONNECTIONS = 40
+"""Maximum connections to a service, half of them for reads. A service often has few workers."""
 
 
 class Immutable(cloud.RetryAfter):
@@ -395,7 +395,6 @@ class Client:
         self._timeout_s = timeout_s
         self._tls = tls
         self._lock = asyncio.Lock()
-        self._slots = asyncio.Semaphore(CONCURRENT_REQUESTS)
         self._clients: dict[str, rest.RestClient] = {}
         self.compute = Service(self, "compute")
         self.network = Service(self, "network")
@@ -406,15 +405,14 @@ class Client:
     async def connected(
         self, service: str, method: str, path: str
     ) -> AsyncIterator[rest.RestClient]:
-        """Wait for one of `CONCURRENT_REQUESTS` slots and yield the client for a request."""
-        async with self._slots:
-            # With each token comes a catalogue, so an endpoint may move.
-            url = await self.keystone.endpoint(service)
-            if service in _UNVERSIONED:
-                url = _VERSION.sub("", url)
-            http = self._clients.get(url) or await self._open(url)
-            async with metrics.REQUESTS.observe(metrics.request_name(method, path)):
-                yield http
+        """Yield the client for a request."""
+        # With each token comes a catalogue, so an endpoint may move.
+        url = await self.keystone.endpoint(service)
+        if service in _UNVERSIONED:
+            url = _VERSION.sub("", url)
+        http = self._clients.get(url) or await self._open(url)
+        async with metrics.REQUESTS.observe(metrics.request_name(method, path)):
+            yield http
 
     async def _open(self, url: str) -> rest.RestClient:
         async with self._lock:
@@ -428,6 +426,7 @@ class Client:
                     authorization=self.keystone,
                     auth_header="X-Auth-Token",
                     timeout_s=self._timeout_s,
+                    connections=CONNECTIONS,
                     tls=self._tls,
                 )
                 self._clients[url] = await self._stack.enter_async_context(opened)

@@ -252,7 +252,7 @@ async def test_older_nova_is_called_without_microversion(
 async def test_requests_beyond_the_limit_wait(
     harness: OpenStackHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client, "CONCURRENT_REQUESTS", 2)
+    monkeypatch.setattr(client, "CONNECTIONS", 4)  # two of them for reads
     harness.service.settings.latency_s = 0.01
     handle, running = harness.service._handle, [0, 0]
 
