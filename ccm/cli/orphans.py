@@ -104,9 +104,9 @@ async def show_or_delete(
     rows = [(orphan["name"], orphan["detail"]) for orphan in listed]
     lines = [*command.table(("NAME", "DETAIL"), rows)] if rows else ["no orphans were found"]
     command.show_result(out, form, document, lines + [f"journal: {problem}"] * bool(problem))
-    if rows:
-        return EXIT_FINDINGS
-    return EXIT_FAILED if problem else EXIT_OK
+    if problem:
+        return EXIT_FAILED
+    return EXIT_FINDINGS if rows else EXIT_OK
 
 
 async def _opened(case: Case) -> CloudClient:

@@ -196,6 +196,15 @@ async def test_doctor_reports_the_orphans_of_the_leader(
         ),
         (structs.replace(BOTH, orphans={}), ["no orphans were found"], 0),
         (
+            structs.replace(BOTH, down="disk full"),
+            [
+                "SOURCE   NAME            DETAIL",
+                "journal  loadbalancer-1  The owner is gone",
+                "journal: cannot be written: disk full",
+            ],
+            1,
+        ),
+        (
             structs.replace(BOTH, orphans={}, down="disk full"),
             ["no orphans were found", "journal: cannot be written: disk full"],
             1,
