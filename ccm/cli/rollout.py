@@ -108,11 +108,15 @@ def parse_target(words: Sequence[str]) -> tuple[str, str, str]:
     return action, name, group
 
 
-def _faults(words: Sequence[str], _own: Mapping[str, Any]) -> Iterator[str]:
-    if not parse_target(words)[1]:
+def _faults(words: Sequence[str], own: Mapping[str, Any]) -> Iterator[str]:
+    action, name, _ = parse_target(words)
+    if not name:
         shown, actions = " ".join(words) or "nothing", ", ".join(ACTIONS)
         got = f"got {shown!r}{did_you_mean(''.join(words[:1]), ACTIONS)}"
         yield f"expected one of {actions}, then machinedeployment/NAME; {got}"
+    for flag, needed in (("revision", "history"), ("to-revision", "undo")):
+        if own[flag] and action != needed:
+            yield f"--{flag} needs {needed}"
 
 
 async def show_or_change(

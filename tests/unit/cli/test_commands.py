@@ -144,6 +144,8 @@ WEB = "machinedeployment/web"
         ("rollout status pod/web", "got 'status pod/web'"),
         ("rollout status mcd/", "got 'status mcd/'"),
         ("rollout history mcd/web --revision=-1", "--revision=-1: must be 0 or more"),
+        ("rollout undo mcd/web --revision=3", "--revision needs history"),
+        ("rollout history mcd/web --to-revision=3", "--to-revision needs undo"),
     ],
 )
 def test_invalid_command_lines_are_refused(
