@@ -538,7 +538,8 @@ class InPlaceUpdater:
     def __init__(self, context: MachineContext) -> None:
         self._context, self._drains = context, context.drains
         self._draining: dict[str, str] = {}
-        """Key of a machine -> UID of the machine, while its node is drained for an update."""
+        """Key of a machine -> UID of the machine, while its node is drained for an update; empty =
+        the drain failed, and the next pass starts it again."""
 
     async def run(self, machine: Machine, *, is_contested: bool) -> float | None:
         """Reconcile the in-place update of a machine; return the requeue delay, None = no requeue.
@@ -555,7 +556,7 @@ class InPlaceUpdater:
             decision = in_place_update.decide(machine, node, settings)
         if not decision.drains and (uid := self._draining.pop(key, None)) is not None:
             self._context.log.info("in-place update cancelled", machine=key)
-            await self._drains.stop(uid)
+            await self._drains.stop(uid or machine.uid)
         if node is None or decision == in_place_update.REST:
             return None
         if not decision.step:
@@ -623,7 +624,6 @@ class InPlaceUpdater:
             self._drains.start(task, lambda: self._context.wake((machine.key,)))
         progress = self._drains.progress(machine.uid)
         if progress is None or progress.state is DrainState.FAILED:
-            # The next pass starts the drain again.
-            del self._draining[machine.key]
+            self._draining[machine.key] = ""
             return "- the drain was stopped" if progress is None else progress.message
         return "" if progress.state is DrainState.DONE else None
