@@ -1,4 +1,4 @@
-"""Whether this checkout can be released: versions, wheel, installation, chart and image.
+"""Check that this checkout can be released: versions, wheel, installation, chart and image.
 
 Run by `make release-check`, which writes wheel, chart and bill of materials into `dist`. With a
 tag, as the release workflow runs it, no check may be skipped, the newest section of the changelog
@@ -101,10 +101,10 @@ def versions(release: Candidate) -> Iterator[str]:
             yield f"manifests/chart/Chart.yaml: {field} {chart[field]}; expected {release.version}"
     for path in sorted(_texts(release.root)):
         for number, line in enumerate(path.read_text().splitlines(), 1):
-            for found in NAMED_VERSION.findall(line):
-                if found != release.version:
+            for version in NAMED_VERSION.findall(line):
+                if version != release.version:
                     where = f"{path.relative_to(release.root)}:{number}"
-                    yield f"{where}: version {found}; expected {release.version}"
+                    yield f"{where}: version {version}; expected {release.version}"
     newest = HEADING.search((release.root / "CHANGELOG.md").read_text())
     version, date = newest.groups() if newest else ("none", "")
     if version != release.version:
@@ -115,8 +115,10 @@ def versions(release: Candidate) -> Iterator[str]:
 
 def _texts(root: Path) -> Iterator[Path]:
     for path in map(root.joinpath, PLACES):
-        found = path.rglob("*") if path.is_dir() else [path]
-        yield from (one for one in found if one.suffix in ("", ".md", ".yaml") and one.is_file())
+        files = path.rglob("*") if path.is_dir() else [path]
+        yield from (
+            file for file in files if file.suffix in ("", ".md", ".yaml") and file.is_file()
+        )
 
 
 def compatibility(release: Candidate) -> Iterator[str]:
@@ -151,10 +153,10 @@ def _fields(text: str) -> Iterator[str]:
 
 def _properties(schema: Object, start: str = "") -> Iterator[str]:
     """Yield the paths of the properties of a JSON schema that are not deprecated."""
-    for name, one in schema.get("properties", {}).items():
-        if not one.get("deprecated"):
+    for name, field in schema.get("properties", {}).items():
+        if not field.get("deprecated"):
             yield f"{start}.{name}"
-            yield from _properties(one, f"{start}.{name}")
+            yield from _properties(field, f"{start}.{name}")
     if isinstance(items := schema.get("items"), Mapping):
         yield from _properties(items, f"{start}[]")
 
@@ -205,7 +207,7 @@ def metadata_faults(text: bytes, release: Candidate) -> Iterator[str]:
             yield f"metadata: {field} is missing; set it in pyproject.toml"
     if metadata.description_content_type != "text/markdown":
         yield f"metadata: description is {metadata.description_content_type}; expected Markdown"
-    loose = [str(one) for one in metadata.requires_dist or () if not one.specifier]
+    loose = [str(package) for package in metadata.requires_dist or () if not package.specifier]
     if loose:
         yield f"metadata: no version for {', '.join(loose)}; set one in pyproject.toml"
     if release.tag and not (metadata.project_urls or {}).get("Source", "").startswith("https://"):
@@ -233,9 +235,9 @@ def installation(release: Candidate) -> Iterator[str]:
 def sandbox(release: Candidate) -> Iterator[str]:
     """Run sandboxes of the installation until the clusters have converged."""
     for words in ((), ("--provider", "openstack")):
-        said = _installed(release, "kube-ccm", "sandbox", "--once", *words)
-        if not re.search(r"^done: .* 0 warnings", said, re.MULTILINE):
-            yield f"{shlex.join(('kube-ccm sandbox', *words))}: unexpected output\n{said}"
+        text = _installed(release, "kube-ccm", "sandbox", "--once", *words)
+        if not re.search(r"^done: .* 0 warnings", text, re.MULTILINE):
+            yield f"{shlex.join(('kube-ccm sandbox', *words))}: unexpected output\n{text}"
 
 
 def _installed(release: Candidate, program: str, *words: str) -> str:
@@ -253,9 +255,9 @@ def bill(release: Candidate) -> Iterator[str]:
         raise Skipped("the wheel is not installed")
     run.sbom([])
     components = json.loads(run.SBOM.read_text())["components"]
-    listed = {f"{one['name']}=={one['version']}" for one in components}
+    listed = {f"{component['name']}=={component['version']}" for component in components}
     frozen = output(run.UV, "pip", "freeze", "--python", release.python).splitlines()
-    installed = {one for one in frozen if "==" in one}
+    installed = {line for line in frozen if "==" in line}
     for name in sorted(installed - listed):
         yield f"dist/{run.SBOM.name}: {name} is missing, which the image has"
 
@@ -272,9 +274,9 @@ def chart(release: Candidate) -> Iterator[str]:
     output(helm, "lint", "--strict", folder, *VALUES)
     output(helm, "package", folder, "--destination", release.dist)
     rendered = output(helm, "template", "kube-ccm", release.chart, *VALUES)
-    for one in yaml.safe_load_all(rendered):
-        if one and one["kind"] == "Deployment":
-            image = one["spec"]["template"]["spec"]["containers"][0]["image"]
+    for obj in yaml.safe_load_all(rendered):
+        if obj and obj["kind"] == "Deployment":
+            image = obj["spec"]["template"]["spec"]["containers"][0]["image"]
             if image != f"registry.example/kube-ccm:{release.version}":
                 yield f"{release.chart.name}: image {image}; expected tag {release.version}"
 
@@ -346,10 +348,10 @@ def output(
 def check(release: Candidate) -> int:
     """Run all checks, print faults and skipped checks; return the exit status."""
     faults, skipped = 0, []
-    for name, one in CHECKS.items():
+    for name, faults_of in CHECKS.items():
         run.say(name)
         try:
-            for fault in one(release):
+            for fault in faults_of(release):
                 faults += 1
                 print(fault, flush=True)
         except Skipped as reason:
@@ -367,7 +369,7 @@ def check(release: Candidate) -> int:
 
 def main(arguments: list[str]) -> int:
     """Check the checkout; the exit status."""
-    if len(arguments) > 1 or any(not one.startswith("v") for one in arguments):
+    if len(arguments) > 1 or any(not word.startswith("v") for word in arguments):
         print(f"release-check: {shlex.join(arguments)}; expected nothing, or a tag such as v1.2.3")
         return 2
     with tempfile.TemporaryDirectory(prefix="kube-ccm-") as scratch:
