@@ -53,7 +53,8 @@ def test_actions_of_the_workflow_are_pinned_with_their_version() -> None:
     assert len(used) == sum("uses" in step for step in steps()) > 0
     pinned = re.compile(r"uses: [\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
     assert [line for line in used if not pinned.fullmatch(line)] == []
-    images = re.findall(r"\b(?:docker run .*? |image=|generator=)(\w+/\w+\S*)", "\n".join(scripts()))
+    text = "\n".join(scripts())
+    images = re.findall(r"\b(?:docker run .*? |image=|generator=)(\w+/\w+\S*)", text)
     assert len(images) == 3
     assert [
         name for name in images if not re.search(r":v?[\w.-]+@sha256:[0-9a-f]{64}$", name)
