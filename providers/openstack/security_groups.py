@@ -1,7 +1,7 @@
 """Security groups that open the node ports of a Service for its load balancer.
 
-Each Service has one group, which is added to the ports of its nodes. A port also gets a tag with
-the ID of the group, by which openstack-cloud-controller-manager finds the port.
+Each Service has one group, which is added to the ports of its nodes. It lets nothing out: nodes may
+be in groups that restrict what they send.
 """
 
 from __future__ import annotations
@@ -149,8 +149,8 @@ class SecurityGroups:
         return await self._api.send("POST", PATH, "security_group", order, Group)
 
     async def _ensure_rules(self, group: Group, wanted: Collection[Rule]) -> None:
-        ingress = [rule for rule in group.security_group_rules if rule.direction == "ingress"]
-        held = {msgspec.structs.replace(rule, id=""): rule.id for rule in ingress}
+        listed = group.security_group_rules  # a new group has two that let all traffic out
+        held = {msgspec.structs.replace(rule, id=""): rule.id for rule in listed}
         if missing := [rule for rule in dict.fromkeys(wanted) if rule not in held]:
             bodies = map(msgspec.to_builtins, missing)
             order = [{"security_group_id": group.id, **body} for body in bodies]
@@ -165,16 +165,15 @@ class SecurityGroups:
         return [port for port in listed if group_id in port.security_groups]
 
     async def _set_groups(self, port: neutron.Port, group_id: str, *, add: bool) -> None:
-        """Add a group to a port, or remove it; and the tag.
+        """Add a group to a port, or remove it with the tag of older Go managers.
 
         The tag goes first: an interrupted change is found by the group and repeated.
         """
         groups = [entry for entry in port.security_groups if entry != group_id]
         tags = [tag for tag in port.tags if tag != group_id]
-        more = [group_id] if add else []
         path = f"/v2.0/ports/{port.id}"
         with contextlib.suppress(cloud.NotFound):  # the server was deleted
-            if (group_id in port.tags) is not add:
-                await self._api.call("PUT", f"{path}/tags", {"tags": [*tags, *more]})
-            order = {"security_groups": [*groups, *more]}
+            if not add and group_id in port.tags:
+                await self._api.call("PUT", f"{path}/tags", {"tags": tags})
+            order = {"security_groups": [*groups, group_id] if add else groups}
             await self._api.send("PUT", path, "port", order, neutron.Port)
