@@ -116,7 +116,7 @@ class Server:
 
 @contextlib.asynccontextmanager
 async def running(folder: Path, job: str, ports: Sequence[int]) -> AsyncIterator[Server]:
-    """A Prometheus that scrapes daemons of this machine, each at a port of its own.
+    """A Prometheus that scrapes daemons of this machine, each at a port of its own, with a token.
 
     Args:
         folder: of the test, for its files.
@@ -131,6 +131,7 @@ async def running(folder: Path, job: str, ports: Sequence[int]) -> AsyncIterator
                 "job_name": job,
                 "scheme": "https",
                 "tls_config": {"insecure_skip_verify": True},
+                "authorization": {"credentials": "scraper"},
                 "static_configs": [{"targets": [f"{process.LOOPBACK}:{port}" for port in ports]}],
             }
         ],

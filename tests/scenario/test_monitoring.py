@@ -16,11 +16,11 @@ import pytest
 
 from ccm.model import names
 from ccm.model.times import format_time
-from ccm.sandbox import process
+from ccm.sandbox import process, realserver
 from ccm.testing.fake_api import Fault
 from providers.sim import client
 from tests import prometheus, servers
-from tests.faults import Cut, Match
+from tests.faults import Cut, Match, Respond
 from tests.manifests import shipped
 from tests.manifests.test_alerts import PREFIX
 from tests.manifests.test_metrics import DASHBOARDS, dashboard
@@ -53,8 +53,14 @@ FLAGS: Mapping[str, str] = {
     "machine-safety-apiserver-statuscheck-timeout": "5s",
     "safety-up": "0",
     "join-cluster-timeout": "3s",
-    "authorization-always-allow-paths": "/metrics",
 }
+
+REVIEW = {
+    "apiVersion": "authentication.k8s.io/v1",
+    "kind": "TokenReview",
+    "status": {"authenticated": True, "user": {"username": "scraper"}},
+}
+"""Of the token of Prometheus; the built-in API server reviews none."""
 
 CLOGGED = """
 import asyncio, time
@@ -149,6 +155,22 @@ async def prepare(env: Environment) -> None:
     for number in range(6):
         await add_node(env, number)
     await load.create(env, load.web("web"))
+
+
+async def start(
+    env: Environment, port: int, flags: Mapping[str, str], site: Mapping[str, str] | None = None
+) -> harness.Daemon:
+    """A daemon that leads, and serves its metrics to Prometheus at the port."""
+    proxy, reviewer = await env.new_proxy(), env.folder / "reviewer.kubeconfig"
+    realserver.write_kubeconfig(reviewer, url=proxy.url, token=env.token)
+    proxy.on(Match(method="POST", path="/tokenreviews$"), Respond(201, REVIEW))
+    serving = {
+        "secure-port": str(port),
+        "authentication-kubeconfig": str(reviewer),
+        "authentication-skip-lookup": "true",
+        "authorization-always-allow-paths": "/metrics",
+    }
+    return await env.start_leading(flags={**flags, **serving}, proxy=proxy, env=site)
 
 
 async def add_node(env: Environment, number: int) -> None:
@@ -308,7 +330,7 @@ async def test_every_expression_has_data_in_its_scenario(env: Environment, tmp_p
         Fleet(session, boot_s=0.1).at_work() as fleet,
     ):
         watched = Watched(server, tmp_path)
-        daemon = await env.start_leading(flags={**FLAGS, "secure-port": str(port)})
+        daemon = await start(env, port, FLAGS)
         await env.cluster.initialised(*(f"n{number}" for number in range(6)))
         await wait_for(lambda: balanced(env), "the Service has an address")
 
@@ -324,11 +346,9 @@ async def test_every_expression_has_data_in_its_scenario(env: Environment, tmp_p
         async with watched.case("WithoutLeader"):
             assert await daemon.stop() == 0
 
-        clogged = {"cloud-provider": "clogged", "secure-port": str(other)}
         site = harness.install(env.folder, "clogged", CLOGGED)
-        always = {"authorization-always-allow-paths": "/metrics"}
         async with watched.case("CallsLeftBehind", "ThreadsUsedUp"):
-            await env.start_leading(flags={**clogged, **always}, env=site)
+            await start(env, other, {"cloud-provider": "clogged"}, site)
             await env.cluster.register("clogged")
         with contextlib.suppress(AssertionError):
             await wait_for(watched.look, "data of all expressions", within_s=30.0)
