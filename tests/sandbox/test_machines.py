@@ -52,7 +52,7 @@ def test_machines_get_vms_and_nodes_scale_and_roll(
     head, *rows = (line.split() for line in shown.splitlines())
     assert head[:2] == ["NAME", "STATUS"]
     assert len(rows) == 3
-    for name, phase, _, node, provider_id in rows:
+    for name, phase, _, node, provider_id, *_ in rows:
         assert re.fullmatch(r"workers-\w+-\w+", name)
         assert (phase, node) == ("Running", name)
         assert provider_id.startswith("sim://")

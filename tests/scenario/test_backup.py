@@ -308,6 +308,8 @@ async def test_lost_cluster_keeps_its_vms_and_load_balancers(
 
 @servers.only_builtin
 async def test_storage_in_the_cluster_is_refused(env: harness.Environment) -> None:
+    config = env.folder / "storage.yaml"
+    config.write_text("instances: [{kubernetes: {}}]\n")
     for subcommand in (backup.BACKUP, backup.RESTORE):
         with pytest.raises(ExaminationError, match="would be lost with the cluster"):
-            await said_by(env, subcommand)
+            await said_by(env, subcommand, f"--persistence-config={config}")

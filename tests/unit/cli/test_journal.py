@@ -198,8 +198,8 @@ async def test_doctor_reports_the_orphans_of_the_leader(
         (
             structs.replace(BOTH, down="disk full"),
             [
-                "SOURCE   NAME            DETAIL",
-                "journal  loadbalancer-1  The owner is gone",
+                "NAME            DETAIL",
+                "loadbalancer-1  journal: The owner is gone",
                 "journal: cannot be written: disk full",
             ],
             1,
