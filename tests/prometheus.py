@@ -115,13 +115,16 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def running(folder: Path, job: str, ports: Sequence[int]) -> AsyncIterator[Server]:
-    """A Prometheus that scrapes daemons of this machine, each at a port of its own, with a token.
+async def running(
+    folder: Path, job: str, ports: Sequence[int], *, token: str = ""
+) -> AsyncIterator[Server]:
+    """A Prometheus that scrapes daemons of this machine, each at a port of its own.
 
     Args:
         folder: of the test, for its files.
         job: label of all series.
         ports: of the daemons, which may start later.
+        token: with which it authenticates; empty = none.
     """
     place = require_programs()
     config = {
@@ -131,7 +134,7 @@ async def running(folder: Path, job: str, ports: Sequence[int]) -> AsyncIterator
                 "job_name": job,
                 "scheme": "https",
                 "tls_config": {"insecure_skip_verify": True},
-                "authorization": {"credentials": "scraper"},
+                **({"authorization": {"credentials": token}} if token else {}),
                 "static_configs": [{"targets": [f"{process.LOOPBACK}:{port}" for port in ports]}],
             }
         ],

@@ -325,7 +325,7 @@ async def test_every_expression_has_data_in_its_scenario(env: Environment, tmp_p
     env.configure_cloud(timeout="60s")  # a busy machine is slow
     await prepare(env)
     async with (
-        prometheus.running(tmp_path, JOB, [port, other]) as server,
+        prometheus.running(tmp_path, JOB, [port, other], token="scraper") as server,
         servers.connect(env.server) as session,
         Fleet(session, boot_s=0.1).at_work() as fleet,
     ):
