@@ -120,21 +120,10 @@ class World:
         self, names: Sequence[str], *, on_service: Callable[[str, str], None] | None = None
     ) -> float:
         """Services of type LoadBalancer, 16 at once; the seconds that took."""
-        line = asyncio.Semaphore(16)
-        started = time.monotonic()
-
-        async def one(name: str) -> None:
-            ports = [{"protocol": "TCP", "port": 80}]
-            body = {"metadata": {"name": name}, "spec": {"type": "LoadBalancer", "ports": ports}}
-            async with line, self.api.post(SERVICES_PATH, json=body) as response:
-                answer = await response.json()
-                if response.status != 201:
-                    raise RuntimeError(str(answer))
-                if on_service is not None:
-                    on_service(name, answer["metadata"]["uid"])
-
-        await asyncio.gather(*(one(name) for name in names))
-        return time.monotonic() - started
+        ports = [{"protocol": "TCP", "port": 80}]
+        spec = {"type": "LoadBalancer", "ports": ports}
+        bodies = [{"metadata": {"name": name}, "spec": spec} for name in names]
+        return await self._create(SERVICES_PATH, bodies, 16, on_service)
 
     async def remove_services(self, names: Sequence[str]) -> None:
         """Delete Services that a bare client made, and the load balancers of the cloud."""
@@ -174,18 +163,28 @@ class World:
         on_node: Callable[[str, str], None] | None = None,
     ) -> float:
         """Nodes as kubelets register them, 64 at once; the seconds that took."""
-        line = asyncio.Semaphore(64)
+        bodies = [_node(name, padding) for name in names]
+        return await self._create("/api/v1/nodes", bodies, 64, on_node)
+
+    async def _create(
+        self,
+        path: str,
+        bodies: Sequence[Any],
+        limit: int,
+        on_object: Callable[[str, str], None] | None,
+    ) -> float:
+        line = asyncio.Semaphore(limit)
         started = time.monotonic()
 
-        async def one(name: str) -> None:
-            async with line, self.api.post("/api/v1/nodes", json=_node(name, padding)) as response:
+        async def one(body: Any) -> None:
+            async with line, self.api.post(path, json=body) as response:
                 answer = await response.json()
                 if response.status != 201:
                     raise RuntimeError(str(answer))
-                if on_node is not None:
-                    on_node(name, answer["metadata"]["uid"])
+                if on_object is not None:
+                    on_object(answer["metadata"]["name"], answer["metadata"]["uid"])
 
-        await asyncio.gather(*(one(name) for name in names))
+        await asyncio.gather(*(one(body) for body in bodies))
         return time.monotonic() - started
 
     async def remove_nodes(self) -> None:

@@ -392,6 +392,15 @@ async def _machines(operator: Operator, **flags: str) -> None:
     await operator.lead(**{**MACHINE_FLAGS, **flags})
 
 
+async def _running_machine(operator: Operator) -> None:
+    """The machine controllers, and worker-0, whose node has joined."""
+    env = operator.env
+    await _machines(operator)
+    await machines.create(env.cluster, 1, "worker-")
+    await machines.join(env, 1)
+    await wait_for(lambda: machines.in_phase(env, "Running", 1), "it runs")
+
+
 @cause("Nothing happens: the CRDs are missing")
 async def _(operator: Operator) -> None:
     await operator.lead(**MACHINE_FLAGS)
@@ -442,20 +451,14 @@ async def _(operator: Operator) -> None:
 
 @cause("A Machine is Unknown")
 async def _(operator: Operator) -> None:
-    await _machines(operator)
-    await machines.create(operator.env.cluster, 1, "worker-")
-    await machines.join(operator.env, 1)
-    await wait_for(lambda: machines.in_phase(operator.env, "Running", 1), "it runs")
+    await _running_machine(operator)
     await operator.env.cluster.set_ready("worker-0", "False")
 
 
 @cause("A Machine is Terminating: its drain waits")
 async def _(operator: Operator) -> None:
     env = operator.env
-    await _machines(operator)
-    await machines.create(env.cluster, 1, "worker-")
-    await machines.join(env, 1)
-    await wait_for(lambda: machines.in_phase(env, "Running", 1), "it runs")
+    await _running_machine(operator)
     living = machines.living_pods(env, counted_in=env.folder / "manager")
     pods = await operator.cleanup.enter_async_context(living)
     await pods.create("web-0", "worker-0")
@@ -500,10 +503,7 @@ async def _(operator: Operator) -> None:
 @cause("Machines are being deleted with their CRD")
 async def _(operator: Operator) -> None:
     env = operator.env
-    await _machines(operator)
-    await machines.create(env.cluster, 1, "worker-")
-    await machines.join(env, 1)
-    await wait_for(lambda: machines.in_phase(env, "Running", 1), "it runs")
+    await _running_machine(operator)
     await env.cluster.delete(f"{harness.DEFINITIONS}/machines.{names.GROUP}")
     operator.words = [f"--controllers={MACHINE_FLAGS['controllers']}"]
 

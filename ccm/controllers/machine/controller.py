@@ -37,7 +37,7 @@ from ccm.runtime.workers import ConcurrencySlot
 from ccm.runtime.writer import Recorder
 
 QUEUE_NAME = "machine"
-"""Name in logs, and value of the work-queue metrics' label."""
+"""Value of the work-queue metrics' label (Gardener's MCM)."""
 
 WORKERS = 256
 """Number of workers, which limits concurrent cloud calls. `--machine-concurrent-syncs` limits all
