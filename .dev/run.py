@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -89,8 +90,13 @@ pytest_add_cli_args = ["-p", "no:cacheprovider"]
 """
 """Settings of mutmut, beside the list of modules that the import contract holds pure."""
 
-UNREACHABLE = re.compile("connection broken|Failed to fetch|error sending request|dns error")
-"""What pip and uv say when the package index does not answer."""
+UNREACHABLE = re.compile(
+    "connection broken|Failed to fetch|error sending request|dns error"
+    "|dial tcp|i/o timeout|TLS handshake timeout|name resolution"
+)
+"""Messages of pip and uv, and of container engines, if a server does not answer."""
+
+DEADLINE_S = 1200
 
 
 class Failed(Exception):
@@ -233,6 +239,7 @@ def sbom(_arguments: list[str]) -> None:
     with locked_project() as project:
         command = [str(UV), "export", "--quiet", "--project", project, "--no-dev"]
         command += [f"--extra={extra}" for extra in image_extras()]
+        command += [f"--no-emit-package={package}" for package in image_removed()]
         command += ["--format", "cyclonedx1.5", "--output-file", str(SBOM)]
         fetch("writing dist/" + SBOM.name, command)
 
@@ -240,6 +247,11 @@ def sbom(_arguments: list[str]) -> None:
 def image_extras() -> list[str]:
     """The extras of the package that the image has."""
     return re.findall(r"^ARG EXTRAS=(.+)", (ROOT / "Dockerfile").read_text(), re.M)[0].split(",")
+
+
+def image_removed() -> list[str]:
+    """Packages that dependencies bring and the image does not have."""
+    return re.findall(r"uninstall .*--yes (.+)", (ROOT / "Dockerfile").read_text())[0].split()
 
 
 def manifests(arguments: list[str]) -> None:
@@ -433,27 +445,46 @@ def step(name: str, command: list[str]) -> None:
         raise Failed("failed: " + name)
 
 
+def output(
+    *command: str | Path, cwd: Path = ROOT, environment: Mapping[str, str] | None = None
+) -> str:
+    """Return the output of a command, both streams.
+
+    Raises:
+        Failed: it failed, or took more than `DEADLINE_S`.
+    """
+    words = [str(word) for word in command]
+    try:
+        ended = subprocess.run(
+            words,
+            cwd=cwd,
+            env=ENVIRONMENT if environment is None else environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise Failed(f"{shlex.join(words)}: no end after {DEADLINE_S} s") from None
+    if ended.returncode != 0:
+        raise Failed(f"{shlex.join(words)}: exit status {ended.returncode}\n{ended.stdout}")
+    return ended.stdout
+
+
 def fetch(name: str, command: list[str]) -> None:
     """A step that asks the package index; one line where that does not answer."""
     say(name)
-    ended = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    if ended.returncode == 0:
-        return
-    if UNREACHABLE.search(ended.stdout):
-        raise IndexUnreachable(
-            f"failed: {name}: the package index does not answer. The first run needs it, this "
-            "once; PIP_INDEX_URL names another one, HTTPS_PROXY a way to it"
-        )
-    print(ended.stdout, end="", file=sys.stderr)
-    raise Failed("failed: " + name)
+    try:
+        output(*command)
+    except Failed as failure:
+        if UNREACHABLE.search(str(failure)):
+            raise IndexUnreachable(
+                f"failed: {name}: the package index does not answer. The first run needs it, this "
+                "once; PIP_INDEX_URL names another one, HTTPS_PROXY a way to it"
+            ) from None
+        raise
 
 
 def say(line: str) -> None:

@@ -419,6 +419,34 @@ def test_the_image_is_built_and_started(
     assert all(fault in one for fault, one in zip(faults, found, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("printed", "fault"),
+    [
+        ("ERROR: failed to do request: dial tcp: lookup registry-1.docker.io: no such host", None),
+        ("Error: pinging container registry docker.io: dial tcp 192.0.2.1:443: i/o timeout", None),
+        ("Temporary failure in name resolution", None),
+        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES", "DO NOT MATCH THE HASHES"),
+    ],
+)
+def test_only_a_build_without_network_is_skipped(
+    release: ModuleType,
+    candidate: NewCandidate,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    printed: str,
+    fault: str | None,
+) -> None:
+    engine = tmp_path / "docker"
+    engine.write_text(f"#!/bin/sh\n[ $1 = info ] && exit 0\necho '{printed}'\nexit 1\n")
+    engine.chmod(0o755)
+    monkeypatch.setitem(release.run.ENVIRONMENT, "PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    with pytest.raises(
+        release.Failed if fault else release.Skipped, match=fault or "has no network"
+    ):
+        list(release.image(candidate()))
+
+
 def test_build_tools_are_found_where_they_are(release: ModuleType) -> None:
     tools = release.output(sys.executable, "-c", release.BUILD_TOOLS).split()
 
@@ -434,9 +462,15 @@ def test_the_bill_of_materials_covers_the_installed_packages(
     monkeypatch.setattr(release.run, "sbom", lambda _arguments: None)
     monkeypatch.setattr(release, "output", lambda *command: "a==1\nb==2\nkube-ccm @ file:///x\n")
     monkeypatch.setattr(release.run, "SBOM", write(tmp_path, {"a": "{}"}) / "bill.json")
-    release.run.SBOM.write_text(json.dumps({"components": [{"name": "a", "version": "1"}]}))
+    marker = [{"name": "uv:package:marker", "value": "sys_platform == 'win32'"}]
+    listed = [{"name": name, "version": "1"} for name in "ac"]
+    listed.append({"name": "d", "version": "1", "properties": marker})
+    release.run.SBOM.write_text(json.dumps({"components": listed}))
 
-    assert list(release.bill(checked)) == ["dist/bill.json: b==2 is missing, which the image has"]
+    assert list(release.bill(checked)) == [
+        "dist/bill.json: b==2 is missing, which the image has",
+        "dist/bill.json: c==1 is listed, which the image lacks",
+    ]
 
 
 def test_the_guide_names_the_tested_kubernetes_versions() -> None:
