@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -520,3 +520,17 @@ def gate_values(known: Collection[FeatureGate], settings: Mapping[str, bool]) ->
         together = of_all.get(gate.stage)
         values[gate.name] = settings.get(gate.name, gate.default if together is None else together)
     return values
+
+
+def missing(name: str) -> str:
+    """Return the message for a required flag without a value."""
+    known = f"; installed: {', '.join(provider_names()) or 'none'}"
+    return f"--{name} is required{known if name == 'cloud-provider' else ''}"
+
+
+def provider_names() -> Sequence[str]:
+    """Return the names of the installed providers, sorted, without importing them."""
+    from importlib.metadata import entry_points
+
+    # The group of `ccm.cloud.registry`, whose import is slow.
+    return sorted({entry.name for entry in entry_points(group="ccm.providers")})

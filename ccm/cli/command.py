@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ccm.base.flags import Flag, FlagSection, did_you_mean, flags_of, one_of
+from ccm.base.flags import Flag, FlagSection, did_you_mean, flags_of, missing, one_of
 from ccm.doctor import CHECK_LIMIT_S, ExaminationError
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ class DaemonCommand:
         unused_sections: titles of sections of the daemon's flags that have no effect, except for
             --config and -v.
         required: names of the daemon's flags that must be set.
-        check_arguments: called with the positional arguments and the values of the own flags;
-            returns one message for each error.
+        check_arguments: called with the positional arguments, the values of the own flags and the
+            names of the flags in the command line; returns one message for each error.
     """
 
     name: str
@@ -92,9 +92,9 @@ class DaemonCommand:
     used: Collection[str] = ()
     unused_sections: Collection[str] = ()
     required: Collection[str] = ("cloud-provider",)
-    check_arguments: Callable[[Sequence[str], Mapping[str, Any]], Iterable[str]] = (
-        lambda words, _own: (f"{word!r} is not a flag" for word in words)
-    )
+    check_arguments: Callable[
+        [Sequence[str], Mapping[str, Any], Collection[str]], Iterable[str]
+    ] = lambda words, _own, _given: (f"{word!r} is not a flag" for word in words)
 
     def own_flags(self) -> Mapping[str, Flag]:
         """Return the subcommand's own flags, by name."""
@@ -148,14 +148,14 @@ class DaemonCommand:
         if own.get("output") == _FORMER_TABLE:
             fail(self.name, "-o text is deprecated: use -o table")
             own["output"] = FORMATS[0]
-        wrong = [*self.check_arguments(parsed.arguments, own)]
+        wrong = [*self.check_arguments(parsed.arguments, own, parsed.values.keys())]
         wrong += [
             flag.error_message(own[name], right)
             for name, flag in flags.items()
             if (right := flag.violation(own[name]))
         ]
         options = config.with_config_file(Options.from_values(given, parsed))
-        wrong += (f"--{name} is required" for name in self.required if not options.get(name))
+        wrong += (missing(name) for name in self.required if not options.get(name))
         wrong += faults(replace(options, cloud_provider=options.cloud_provider or "none"))
         if wrong:
             raise argv.UsageError(wrong)

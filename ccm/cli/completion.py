@@ -15,13 +15,11 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ccm.base import interpreter
+from ccm.base.flags import Flag, provider_names
 from ccm.cli import backup, command, doctor, explain, journal, orphans, plan, rollout
-
-if TYPE_CHECKING:
-    from ccm.base.flags import Flag
 
 COMPLETE_COMMAND = "__complete"
 """Hidden command that prints completions; the completion scripts call it."""
@@ -127,9 +125,6 @@ _FIRST_WORDS = {
     rollout.NAME: rollout.ACTIONS,
 }
 
-_PROVIDERS = "ccm.providers"
-"""Entry-point group of providers; a copy, because importing `ccm.cloud.registry` is slow."""
-
 _FILE_ENDS = ("config", "-file", "-config-to", "-dir", "folder", "picture")
 
 
@@ -206,9 +201,7 @@ class Option:
         """Return the known values, including names of providers."""
         if self.name not in ("name", "provider", "cloud-provider"):
             return self.words
-        from importlib.metadata import entry_points
-
-        return sorted({entry.name for entry in entry_points(group=_PROVIDERS)})
+        return provider_names()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -167,7 +167,7 @@ def kind_of(word: str) -> tuple[str, str]:
     return (kind, group) if is_known else ("", "")
 
 
-def _faults(words: Sequence[str], own: Mapping[str, Any]) -> Iterator[str]:
+def _faults(words: Sequence[str], own: Mapping[str, Any], _given: Collection[str]) -> Iterator[str]:
     if len(words) != 2 or not kind_of(words[0])[0]:
         shown = " ".join(words) or "nothing"
         yield (

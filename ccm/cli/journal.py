@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
@@ -75,7 +75,7 @@ class _Own(explain.ConnectionFlags):
     )
 
 
-def _faults(words: Sequence[str], own: Mapping[str, Any]) -> Iterator[str]:
+def _faults(words: Sequence[str], own: Mapping[str, Any], _given: Collection[str]) -> Iterator[str]:
     action, *rest = words or ("",)
     is_complete = len(rest) == len(_ARGUMENTS.get(action, "").split())
     if action == "adopt" and is_complete:

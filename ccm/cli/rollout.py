@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TextIO
@@ -68,6 +68,14 @@ ACTIONS = {
     "resume": "continue the rollout",
 }
 
+_ACTION_OF = {
+    "watch": "status",
+    "timeout": "status",
+    "revision": "history",
+    "to-revision": "undo",
+}
+"""Own flag -> the only action that uses it."""
+
 _KIND = "machinedeployment"
 _REQUEST_S = 15.0
 _WATCH_S = 60
@@ -108,14 +116,14 @@ def parse_target(words: Sequence[str]) -> tuple[str, str, str]:
     return action, name, group
 
 
-def _faults(words: Sequence[str], own: Mapping[str, Any]) -> Iterator[str]:
+def _faults(words: Sequence[str], _own: Mapping[str, Any], given: Collection[str]) -> Iterator[str]:
     action, name, _ = parse_target(words)
     if not name:
         shown, actions = " ".join(words) or "nothing", ", ".join(ACTIONS)
         got = f"got {shown!r}{did_you_mean(''.join(words[:1]), ACTIONS)}"
         yield f"expected one of {actions}, then machinedeployment/NAME; {got}"
-    for flag, needed in (("revision", "history"), ("to-revision", "undo")):
-        if own[flag] and action != needed:
+    for flag, needed in _ACTION_OF.items():
+        if flag in given and action != needed:
             yield f"--{flag} needs {needed}"
 
 

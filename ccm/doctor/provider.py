@@ -13,6 +13,7 @@ from ccm.app import http
 from ccm.app.clients import ProviderClient
 from ccm.app.options.controllers import enabled
 from ccm.app.provider import Misconfigured, context, opened_once
+from ccm.base.flags import missing
 from ccm.cloud import errors, registry
 from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.config import ApiClient
@@ -89,11 +90,7 @@ async def provider(case: Case) -> CheckFinding:
     """Check that the provider is installed and can be imported."""
     name = case.options.cloud_provider
     if not name:
-        known = ", ".join(sorted(registry.installed_providers())) or "none"
-        return fail(
-            f"--cloud-provider is not set; installed: {known}",
-            "pass the daemon's flags to this command",
-        )
+        return fail(missing("cloud-provider"), "pass the daemon's flags to this command")
     try:
         case.opener = registry.load_provider(name)
     except registry.ProviderError as error:

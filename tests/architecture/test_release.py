@@ -463,7 +463,7 @@ def test_the_bill_of_materials_covers_the_installed_packages(
     monkeypatch.setattr(release, "output", lambda *command: "a==1\nb==2\nkube-ccm @ file:///x\n")
     monkeypatch.setattr(release.run, "SBOM", write(tmp_path, {"a": "{}"}) / "bill.json")
     marker = [{"name": "uv:package:marker", "value": "sys_platform == 'win32'"}]
-    listed = [{"name": name, "version": "1"} for name in "ac"]
+    listed: list[Any] = [{"name": name, "version": "1"} for name in "ac"]
     listed.append({"name": "d", "version": "1", "properties": marker})
     release.run.SBOM.write_text(json.dumps({"components": listed}))
 

@@ -20,7 +20,7 @@ from ccm.app.machines.serving import serving
 from ccm.app.main import Program
 from ccm.app.options import FLAGS, SECTIONS, Options, argv, generic
 from ccm.app.options.controllers import ALIASES, FLAGS_OF, MANIFESTS
-from ccm.app.options.table import NO_PROVIDER, REQUIRED, arguments_fault, fields
+from ccm.app.options.table import REQUIRED, arguments_fault, fields
 from ccm.base.flags import (
     ADDRESS,
     INT,
@@ -30,6 +30,7 @@ from ccm.base.flags import (
     FlagViolation,
     at_least_one,
     flags_of,
+    missing,
 )
 from ccm.kubermatic.names import LEASE
 from ccm.machines.flags import IN_CLUSTER, NO_TARGET, check_control_kubeconfig
@@ -241,7 +242,7 @@ class MachineCommand:
             for name, right in self._faults(options, given)
         ]
         if self.has_cloud and not given["cloud-provider"]:
-            faults.append(NO_PROVIDER)
+            faults.append(missing("cloud-provider"))
         if parsed.arguments:
             faults.append(arguments_fault(self.name, parsed.arguments))
         if faults:

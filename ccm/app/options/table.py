@@ -19,7 +19,7 @@ from ccm.app.options import argv, gates, generic, migration, serving
 from ccm.app.options.controllers import MANIFESTS, ControllerFlags, enabled
 from ccm.app.options.generic import GLOBAL, ElectionFlags, GenericFlags, LogFlags
 from ccm.app.options.serving import ServingFlags
-from ccm.base.flags import Flag, FlagViolation, aliases, flags_of
+from ccm.base.flags import Flag, FlagViolation, aliases, flags_of, missing
 from ccm.runtime.manifest import GENERIC, MISC
 
 PROGRAM = "cloud-controller-manager"
@@ -219,11 +219,8 @@ def faults(options: Options) -> list[str]:
         FLAGS[name].error_message(options.get(name), right) for name, right in _faults(options)
     ]
     if not options.cloud_provider:
-        messages.append(NO_PROVIDER)
+        messages.append(missing("cloud-provider"))
     return messages
-
-
-NO_PROVIDER = "--cloud-provider cannot be empty; give the name of an installed provider"
 
 
 def _faults(options: Options) -> Iterator[FlagViolation]:

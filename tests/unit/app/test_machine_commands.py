@@ -144,6 +144,7 @@ def test_all_errors_are_reported_together_including_a_missing_provider() -> None
         "--port",
         "--cloud-provider",
     ]
+    assert said[-1] == "--cloud-provider is required; installed: hcloud, openstack, sim, stackit"
     assert faults(command=MACHINE_CONTROLLER_MANAGER) == []
 
 

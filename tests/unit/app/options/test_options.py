@@ -78,7 +78,7 @@ def _text(text: str) -> str:
 
 ROWS = rows()
 GUIDANCE = re.compile(
-    r"expected|must|needs|cannot|can't|known|works with|unrecognized|is not in the list"
+    r"expected|must|needs|cannot|can't|known|installed|works with|unrecognized|is not in the list"
 )
 """Words that introduce the expected form."""
 
@@ -185,6 +185,7 @@ def test_all_invalid_flags_are_reported_at_once() -> None:
     said = complaints(argv)
 
     assert len(said) == len(argv)
+    assert "--cloud-provider is required; installed: hcloud, openstack, sim, stackit" in said
     for word in argv:
         assert any(word.partition("=")[0] in line for line in said)
 
