@@ -29,14 +29,17 @@ Usage: kube-ccm rollout ACTION machinedeployment/NAME [flags]
 
   status   show the progress until the rollout is complete; --watch=false: show it once
   history  list the revisions; --revision=N: show the template of one
-  restart  replace all machines, as the strategy of the MachineDeployment permits
+  restart  roll out the template again: all machines are replaced, or updated in place, as the
+           strategy of the MachineDeployment says
   undo     roll back to the previous template, or to that of --to-revision
   pause    stop replacing machines; changes of the replicas still take effect
   resume   continue the rollout
 
 restart sets the annotation kubectl.kubernetes.io/restartedAt in the template, as kubectl does, and
-the rollout of the changed template replaces the machines. To see a CHANGE-CAUSE in the history, set
-the annotation kubernetes.io/change-cause on the MachineDeployment when you change its template.
+the rollout of the changed template replaces the machines. With the strategy InPlaceUpdate none is
+replaced: an updater on each node, which is another program, updates the node. To see a CHANGE-CAUSE
+in the history, set the annotation kubernetes.io/change-cause on the MachineDeployment when you
+change its template.
 
 Without --kubeconfig, rollout uses $KUBECONFIG or ~/.kube/config, as kubectl does. mcd/NAME is short
 for machinedeployment.machine.sapcloud.io/NAME (Gardener), and md/NAME for
@@ -62,7 +65,7 @@ NAME = "rollout"
 ACTIONS = {
     "status": "show the progress",
     "history": "list the revisions",
-    "restart": "replace all machines",
+    "restart": "roll out the template again",
     "undo": "roll back to an earlier template",
     "pause": "pause the rollout",
     "resume": "continue the rollout",
@@ -247,6 +250,7 @@ async def _sets_of(client: Client, codec: Codec, obj: MachineDeployment) -> list
 
 async def _change_rollout(client: Client, codec: Codec, request: ParsedCommand, out: TextIO) -> int:
     from ccm.machines import rolloutstatus
+    from ccm.model.machines import Strategy
 
     deployments, namespace = client.resource(codec.machine_deployments), request.options.namespace
     action, name, _ = parse_target(request.arguments)
@@ -263,6 +267,8 @@ async def _change_rollout(client: Client, codec: Codec, request: ParsedCommand, 
             done = f"rolled back to revision {revert.revision}"
     elif action == "restart":
         patch, done = rolloutstatus.restart_patch(obj, codec, clock.now()), "restarted"
+        if obj.strategy is Strategy.IN_PLACE:
+            done += "; no machine is replaced (InPlaceUpdate): nodes wait for their updaters"
     else:
         patch = rolloutstatus.pause_patch(obj, paused=action == "pause")
         done = "paused" if action == "pause" else "resumed"

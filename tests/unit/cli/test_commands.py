@@ -32,6 +32,8 @@ from ccm.cloud.calls.client import CloudClient
 from ccm.doctor import ExaminationError, examination, reach, start_forecast
 from ccm.doctor import journal as leader_journal
 from ccm.doctor.case import CheckResult, warn
+from ccm.gardener import names
+from ccm.gardener.codec import CODEC
 from ccm.kube.client import Page
 from ccm.machines import rolloutstatus
 from ccm.model import ObjectMeta, Service
@@ -39,6 +41,7 @@ from ccm.model.machines import Condition, DeploymentStatus, MachineDeployment, T
 from ccm.planning.changes import BALANCER, ChangedObject, ChangeKind, Forecast, PlannedChange
 from ccm.runtime.journal_report import JournalResponse
 from tests.support.services import FakeDigests
+from tests.unit.controllers.machines import World
 
 HOSTILE = (
     "\x1b[2J\x1b]52;c;cm0gLXJmIC8=\x07\x9b31m\rok    all is well\nok    all is well\x08\x7f"
@@ -505,6 +508,32 @@ def test_rollout_status_describes_the_progress(
     assert found.text.endswith(end)
     assert found.text.startswith('Waiting for "web"') is not bool(state)
     assert (found.done, found.failed) == (bool(state), state == "failed")
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize(
+    ("strategy", "note"),
+    [
+        ("RollingUpdate", ""),
+        ("Recreate", ""),
+        (
+            "InPlaceUpdate",
+            "; no machine is replaced (InPlaceUpdate): nodes wait for their updaters",
+        ),
+    ],
+)
+async def test_a_restart_says_when_no_machine_is_replaced(strategy: str, note: str) -> None:
+    server, out = World().server, io.StringIO()
+    place = f"/apis/{names.GROUP}/v1alpha1/namespaces/default/machinedeployments"
+    spec = {"replicas": 1, "strategy": {"type": strategy}, "template": {"spec": {}}}
+    server.put(place, {"metadata": {"name": "web"}, "spec": spec})
+
+    request = rollout.read(["restart", "mcd/web", "--namespace=default"])
+    await rollout._change_rollout(server.client(), CODEC, request, out)
+
+    assert out.getvalue() == f"machinedeployment.{names.GROUP}/web restarted{note}\n"
+    changed = (server.get(f"{place}/web") or {})["spec"]["template"]["metadata"]
+    assert "kubectl.kubernetes.io/restartedAt" in changed["annotations"]
 
 
 @pytest.mark.parametrize("form", ["table", "json", "yaml"])
