@@ -7,6 +7,7 @@ time.
 
 from __future__ import annotations
 
+import shlex
 import socket
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -236,18 +237,23 @@ async def secrets(case: Case) -> CheckFinding:
     for secret, key, use in needed_secrets(own):
         if secret not in keys:
             keys[secret] = await _keys(case.client, namespace, secret)
+        content = f"--from-literal={key or 'KEY'}=VALUE"
+        if use.startswith("/"):
+            # The only known key of a volume is the cloud config; its file may be called cloud.conf.
+            path = case.options.cloud_config if key else ""
+            content = f"--from-file={key or 'KEY'}={shlex.quote(path or 'FILE')}"
         if (known_keys := keys[secret]) is None:
-            missing.append((secret, key, f"the Secret {secret} (for {use})"))
+            missing.append((secret, content, f"the Secret {secret} (for {use})"))
         elif key and key not in known_keys:
             known = ", ".join(sorted(known_keys))
-            missing.append((secret, key, f"the key {key} in the Secret {secret} (it has {known})"))
+            lack = f"the key {key} in the Secret {secret} (it has {known})"
+            missing.append((secret, content, lack))
     if missing:
-        secret, key, _ = missing[0]
-        return fail(
-            f"{namespace} lacks {'; '.join(lack for _, _, lack in missing)}",
-            f"kubectl -n {namespace} create secret generic {secret} "
-            f"--from-file={key or 'KEY'}=FILE",
-        )
+        secret, content, _ = missing[0]
+        create = f"kubectl -n {namespace} create secret generic {secret} {content}"
+        if keys[secret] is not None:
+            create += " --dry-run=client -o yaml | kubectl apply -f -"
+        return fail(f"{namespace} lacks {'; '.join(lack for _, _, lack in missing)}", create)
     shown = ", ".join(sorted(keys))
     return ok(f"complete in {namespace}: {shown}" if shown else "no Secret is needed")
 

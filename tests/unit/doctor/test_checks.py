@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime
 from importlib.metadata import EntryPoint
@@ -440,6 +440,34 @@ async def test_missing_secrets_of_the_deployment_are_reported(
     assert found.severity is (Severity.OK if lacks == "" else Severity.FAIL)
     end = "is on no volume of kube-system/d" if lacks is None else lacks
     assert found.message.endswith(end)
+
+
+async def advice_of(flags: Sequence[str], secrets: Mapping[str, Any], **container: Any) -> str:
+    volume = {"name": "config", "secret": {"secretName": "s"}}
+    answers = {"/deployments": {"items": [deployed([volume], **container)]}}
+    answers |= {f"/secrets/{name}": {"data": data} for name, data in secrets.items()}
+    (advice,) = (await daemons.secrets(case(answers, *flags))).advice
+    return advice.removeprefix("kubectl -n kube-system create secret generic ")
+
+
+async def test_the_advice_for_a_missing_secret_names_the_file_of_the_provider() -> None:
+    given = ["--cloud-config=/home/my files/cloud.conf"]
+    apply = " --dry-run=client -o yaml | kubectl apply -f -"
+    config: Any = {"volumeMounts": [CONFIG]}
+
+    assert await advice_of([], {}, **config) == "s --from-file=c.yaml=FILE"
+    found = await advice_of(given, {}, **config)
+    assert found == "s --from-file=c.yaml='/home/my files/cloud.conf'"
+    # kubectl creates no Secret that exists.
+    assert await advice_of([], {"s": {"k": "eA=="}}, **config) == (
+        f"s --from-file=c.yaml=FILE{apply}"
+    )
+    present = {"s": {"c.yaml": "eA=="}}
+    found = await advice_of(given, present, env=ENV, **config)
+    assert found == "t --from-literal=token=VALUE"
+    assert await advice_of(given, present, envFrom=ENV_FROM, **config) == (
+        "all --from-literal=KEY=VALUE"
+    )
 
 
 def test_secrets_of_environment_variables_are_needed_too() -> None:
