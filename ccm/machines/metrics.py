@@ -15,6 +15,7 @@ from ccm.machines import reasons, replicas
 from ccm.machines.classes import ResolvedClass
 from ccm.model import NodeCondition
 from ccm.model.machines import Condition, Machine, MachineDeployment, MachineSet, Phase, Strategy
+from ccm.model.owners import controller_uid
 
 T = TypeVar("T")
 Series = dict[tuple[metrics.Gauge, tuple[str, ...]], float]
@@ -191,6 +192,27 @@ for _outcome in ("success", "error"):
     PASSES.labels(_outcome)
 
 # --- sets and deployments -------------------------------------------------------------------------
+
+UNAVAILABLE = metrics.ScrapedMetric(
+    "ccm_machine_replicas_unavailable",
+    "Desired machines that are missing or not available, of each MachineDeployment and of each "
+    "MachineSet without one.",
+    ["group", "kind", "namespace", "name"],
+)
+OWNERS: dict[tuple[str, str], Callable[[], Iterable[MachineSet | MachineDeployment]]] = {}
+"""API group and kind -> function that returns the cached objects; set by the kind's controller."""
+
+
+def _unavailable() -> Iterator[Sample]:
+    for (group, kind), cached in OWNERS.items():
+        for obj in cached():
+            if not obj.is_deleting and not controller_uid(obj):
+                labels = {"namespace": obj.namespace, "name": obj.name}
+                missing = max(0, obj.replicas - obj.status.available)
+                yield {"group": group, "kind": kind, **labels}, missing
+
+
+UNAVAILABLE.read = _unavailable
 
 SETS_FROZEN = metrics.gauge(
     "ccm_machine_sets_frozen", "MachineSets frozen because they have too many machines."

@@ -57,17 +57,7 @@ CASES: tuple[Case, ...] = (
     ("MachineSetsFrozen", {"ccm_machine_sets_frozen{}": (0, 1)}),
     (
         "MachinesUnavailable",
-        {
-            'mcm_machine_deployment_info_spec_replicas{name="web"}': (3, 3),
-            'mcm_machine_deployment_status_available_replicas{name="web"}': (3, 2),
-        },
-    ),
-    (
-        "MachinesUnavailable",
-        {
-            'machine_deployment_replicas{name="web"}': (3, 3),
-            'machine_deployment_available_replicas{name="web"}': (3, 2),
-        },
+        {f'ccm_machine_replicas_unavailable{{{GARDENER},kind="MachineSet",name="web"}}': (0, 1)},
     ),
     (
         "RolloutStuck",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -250,20 +251,45 @@ def test_webhook_client_certificates_are_required_when_configured(
     assert (mounted, file) == (({"callers": file}, mounted["callers"]) if given else ({}, ""))
 
 
-def test_the_service_monitor_selects_the_service_of_the_daemon(tmp_path: Path) -> None:
-    objects = render(tmp_path, EVERYTHING)
-    monitor = shipped.only(objects, "ServiceMonitor")["spec"]
-    wanted = monitor["selector"]["matchLabels"].items()
-    (endpoint,) = monitor["endpoints"]
+def test_a_service_monitor_selects_the_pods_of_each_deployment(tmp_path: Path) -> None:
+    commands = ("machineController", "machineControllerManager")
+    values: Values = {name: {"enabled": True} for name in commands}
+    objects = render(tmp_path, {**EVERYTHING, "machines": {}, "kubermatic": {}, **values})
+    monitors = [one for one in objects if one["kind"] == "ServiceMonitor"]
+    deployments = [one for one in objects if one["kind"] == "Deployment"]
+    scraped = {}
 
-    (service,) = [
-        one
-        for one in objects
-        if one["kind"] == "Service" and wanted <= one["metadata"]["labels"].items()
-    ]
-    assert endpoint["port"] in [one["name"] for one in service["spec"]["ports"]]
-    pod = shipped.only(objects, "Deployment")["spec"]["template"]["metadata"]["labels"]
-    assert service["spec"]["selector"].items() <= pod.items()
+    for monitor in monitors:
+        wanted = monitor["spec"]["selector"]["matchLabels"].items()
+        (endpoint,) = monitor["spec"]["endpoints"]
+        (service,) = [
+            one
+            for one in objects
+            if one["kind"] == "Service" and wanted <= one["metadata"]["labels"].items()
+        ]
+        (target,) = [
+            one["targetPort"] for one in service["spec"]["ports"] if one["name"] == endpoint["port"]
+        ]
+        (pod,) = [
+            one["spec"]["template"]
+            for one in deployments
+            if service["spec"]["selector"].items()
+            <= one["spec"]["template"]["metadata"]["labels"].items()
+        ]
+        (container,) = pod["spec"]["containers"]
+        assert target in [port["name"] for port in container["ports"]]
+        assert monitor["metadata"]["labels"]["release"] == "prometheus"
+        scraped[service["metadata"]["name"]] = (endpoint["scheme"], "bearerTokenFile" in endpoint)
+
+    assert scraped == {
+        "blue-metrics": ("https", True),
+        "machine-controller-metrics": ("http", False),
+        "machine-controller-manager-metrics": ("http", False),
+    }
+    assert len(deployments) == len(scraped)
+    rules = shipped.only(objects, "PrometheusRule")["spec"]["groups"][0]["rules"]
+    jobs = {job for rule in rules for job in re.findall(r'job=[~"]*([^"]*)"', rule["expr"])}
+    assert [{*job.split("|")} for job in jobs] == [{*scraped}]
 
 
 REFUSED: Mapping[str, tuple[Values, str]] = {

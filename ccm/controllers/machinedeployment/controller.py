@@ -105,6 +105,8 @@ class MachineDeploymentController:
         self._gathered_until: dict[str, float] = {}
         """Key of a deployment -> monotonic time before which no pass runs, see `ARRIVAL_S`."""
         self._notes = autoscaler.scale_down_annotations(settings.names)
+        kind = caches.codec.machine_deployments
+        metrics.OWNERS[kind.group, kind.kind] = caches.machine_deployments.store.list
         self.controller = Controller(
             caches.codec.controller_name("machine-deployment"),
             queue=f"{caches.codec.prefix}{QUEUE_NAME}",

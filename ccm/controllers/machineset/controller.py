@@ -107,6 +107,8 @@ class MachineSetController:
         self._release = lambda obj: remove_finalizer_patch(obj, finalizer, strategic=False)
         self._members = MachineManager(caches, self._expect, rng)
         self._memories = Memories(caches.now)
+        kind = caches.codec.machine_sets
+        metrics.OWNERS[kind.group, kind.kind] = caches.machine_sets.store.list
         self.controller = Controller(
             name,
             queue=f"{caches.codec.prefix}machineset",

@@ -23,12 +23,17 @@ app.kubernetes.io/instance: {{ . }}
 {{- end -}}
 {{- end -}}
 
-{{/* Accounts of the daemon and of the machine commands, in a FlowSchema. */}}
-{{- define "kube-ccm.flowSubjects" -}}
+{{/* Names of the daemon and of the machine commands that the chart installs, separated by |. */}}
+{{- define "kube-ccm.programs" -}}
 {{- $names := list .Values.name -}}
 {{- if .Values.machineController.enabled }}{{ $names = append $names "machine-controller" }}{{ end -}}
 {{- if .Values.machineControllerManager.enabled }}{{ $names = append $names "machine-controller-manager" }}{{ end -}}
-{{- range $names }}
+{{- join "|" $names -}}
+{{- end -}}
+
+{{/* Accounts of the daemon and of the machine commands, in a FlowSchema. */}}
+{{- define "kube-ccm.flowSubjects" -}}
+{{- range splitList "|" (include "kube-ccm.programs" .) }}
 - kind: ServiceAccount
   serviceAccount:
     name: {{ . }}

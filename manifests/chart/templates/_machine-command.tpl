@@ -1,5 +1,5 @@
 {{/*
-ServiceAccount and Deployment of a machine command.
+ServiceAccount, Deployment and ServiceMonitor of a machine command.
 root: the chart; name: the command; values: its values; port: its default port; cloud: it creates VMs.
 */}}
 {{- define "kube-ccm.machineCommand" -}}
@@ -147,4 +147,8 @@ spec:
           emptyDir:
             medium: Memory
             sizeLimit: 8Mi
+{{- if .root.Values.serviceMonitor.enabled }}
+---
+{{ include "kube-ccm.serviceMonitor" (dict "root" .root "name" .name "labels" (include "kube-ccm.machineLabels" .name) "port" .port "scheme" "http") }}
+{{- end }}
 {{- end -}}

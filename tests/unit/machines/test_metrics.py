@@ -16,6 +16,7 @@ from ccm.model.machines import Phase
 from ccm.testing.clock import advance
 from tests.unit.controllers.drains import BUDGETS, Drains
 from tests.unit.controllers.machines import World
+from tests.unit.controllers.machinesets import SETS, Sets
 from tests.unit.kubermatic.test_machines import ALL, BASE, Kubermatic
 
 
@@ -23,6 +24,7 @@ from tests.unit.kubermatic.test_machines import ALL, BASE, Kubermatic
 def no_other_sources(monkeypatch: pytest.MonkeyPatch) -> None:
     """Controllers of other tests have registered theirs."""
     monkeypatch.setattr(metrics, "SOURCES", {})
+    monkeypatch.setattr(metrics, "OWNERS", {})
 
 
 def sample(name: str, **labels: str) -> float | None:
@@ -108,3 +110,38 @@ async def test_a_drain_is_counted_until_it_ends_and_keeps_its_age_after_a_failur
         world.server.drop(f"{BUDGETS}/web")
         await advance(60)
         assert world.drainer.states() == []
+
+
+def unavailable(group: str) -> dict[tuple[str, str], float]:
+    """Kind and name -> value."""
+    return {
+        (each.labels["kind"], each.labels["name"]): each.value
+        for family in REGISTRY.collect()
+        for each in family.samples
+        if each.name == "ccm_machine_replicas_unavailable" and each.labels["group"] == group
+    }
+
+
+@pytest.mark.virtual_time
+async def test_replicas_without_any_machine_are_unavailable() -> None:
+    """The status of the reference counts Machines, and there are none to count."""
+    kubermatic = Kubermatic()
+    kubermatic.deployment(2)
+    async with kubermatic.running("machinedeployment"):
+        await advance(5)
+        assert kubermatic.objects("machines") == []
+        assert unavailable(KUBERMATIC) == {("MachineDeployment", "web"): 2}
+    async with kubermatic.running(*ALL):
+        await kubermatic.settle()
+        # The set of the deployment is not counted again.
+        assert unavailable(KUBERMATIC) == {("MachineDeployment", "web"): 0}
+
+    world = Sets()
+    world.set("pool", replicas=3, metadata={"labels": {"freeze": "True"}})
+    async with world.running("machineset", "machinedeployment"):
+        await advance(5)
+        assert world.machines() == []
+        assert unavailable(GARDENER) == {("MachineSet", "pool"): 3}
+        world.server.drop(f"{SETS}/pool")
+        await advance(5)
+        assert unavailable(GARDENER) == {}
