@@ -8,6 +8,7 @@ explicit zeros.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -235,10 +236,14 @@ _TYPES: Mapping[FlagKind[Any], tuple[type, ...]] = {
 }
 """Accepted YAML types by kind of flag; other kinds accept text only."""
 
+_EXPONENT = re.compile(r"[-+]?[0-9.]+[eE][-+]?[0-9]+")
+
 
 def _text(kind: FlagKind[Any], value: Any) -> str:
     """Return a YAML value as command-line text; raise TypeError for a wrong type."""
-    if type(value) not in _TYPES.get(kind, (str,)):
+    # PyYAML reads 1e3 as text, and Kubernetes as a number.
+    is_number = kind is FLOAT and isinstance(value, str) and _EXPONENT.fullmatch(value)
+    if type(value) not in _TYPES.get(kind, (str,)) and not is_number:
         raise TypeError
     return value if isinstance(value, str) else str(value).lower()
 

@@ -90,6 +90,15 @@ def test_command_line_overrides_config_file_with_case_insensitive_names(tmp_path
     assert read(given).cluster_name == "file"
 
 
+@pytest.mark.parametrize("number", ["1e3", "1.0E+3", "1.e3", "1000", "1000.0"])
+def test_config_file_reads_numbers_as_kubernetes(tmp_path: Path, number: str) -> None:
+    given = file(
+        tmp_path, f"{yaml.safe_dump(HEAD)}Generic: {{ClientConnection: {{qps: {number}}}}}"
+    )
+
+    assert read(given).kube_api_qps == 1000.0
+
+
 def test_config_file_accepts_flags_without_effect(tmp_path: Path) -> None:
     chosen = read(
         file(tmp_path, {"Flags": {"profiling": False, "http2-max-streams-per-connection": 1}})
