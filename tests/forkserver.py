@@ -12,6 +12,7 @@ Started by exec a daemon costs two seconds of CPU, forked a hundredth.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import gc
 import importlib
@@ -25,18 +26,40 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import uuid
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ccm.sandbox import process
+from ccm.sandbox import cluster, process
 
 _ROOT = Path(__file__).parent.parent
 _LARGEST_ORDER = 200_000
 
 common: socket.socket | None = None
 """The way to a server that forks servers: importing everything costs each of them a second."""
+
+_PROGRAM = """\
+#!{python} -IS
+import json, os, socket, sys
+told, telling = os.pipe()
+order = {{"argv": [{module!r}, *sys.argv[1:]], "env": dict(os.environ), "cwd": os.getcwd()}}
+order |= {{"new_session": True, "address": {address!r}, "for": os.getpid()}}
+way = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+way.connect({address!r})
+socket.send_fds(way, [json.dumps(order).encode()], [0, 1, 2, telling])
+os.close(telling)
+os.read(told, 16)
+code = os.waitstatus_to_exitcode(int(os.read(told, 16) or 9))
+sys.exit(code if code >= 0 else 128 - code)
+"""
+"""A program that has another one forked, and stands for it; its own start costs a fiftieth."""
+
+
+_address = ""
+"""Where this process, if a program has had it forked, has its own children forked."""
 
 
 class Popen(subprocess.Popen[Any]):
@@ -45,7 +68,7 @@ class Popen(subprocess.Popen[Any]):
     @staticmethod
     def server() -> socket.socket:
         """The way to the server that forks it."""
-        return _server()
+        return _connected(_address) if _address else _server()
 
     def _execute_child(self, *given: Any) -> None:
         how = inspect.signature(subprocess.Popen._execute_child).bind(self, *given).arguments  # type: ignore[attr-defined]
@@ -57,6 +80,8 @@ class Popen(subprocess.Popen[Any]):
             "cwd": os.fspath(how["cwd"] or Path.cwd()),
             "new_session": how["start_new_session"],
         }
+        if _address:
+            order |= {"address": _address, "for": os.getpid()}
         streams = [how["p2cread"], how["c2pwrite"], how["errwrite"]]
         own = [stream if stream >= 0 else number for number, stream in enumerate(streams)]
         self._told, telling = os.pipe()
@@ -101,6 +126,29 @@ class Child(process.Child):
             )
 
 
+def write_program(file: Path, module: str) -> None:
+    """Write a program for shells that runs a module of ours, forked.
+
+    What it starts itself as part of a sandbox is forked too. When the program ends, or is killed,
+    the module gets SIGTERM.
+    """
+    text = _PROGRAM.format(python=sys.executable, module=module, address=_listening())
+    file.write_text(text)
+    file.chmod(0o755)
+
+
+@contextlib.asynccontextmanager
+async def open_child(
+    argv: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[Child]:
+    """`ccm.sandbox.cluster.open_child`, forked."""
+    child = Child(argv, log=log, env=environment)
+    try:
+        yield child
+    finally:
+        await child.stop(grace_s=cluster.GRACE_S)
+
+
 def run(command: Sequence[str], *, timeout: float, **how: Any) -> subprocess.CompletedProcess[str]:
     """`subprocess.run` with both outputs caught as text."""
     with Popen(
@@ -127,6 +175,25 @@ def _server() -> socket.socket:
     with theirs, Path(os.devnull).open("wb") as nobody:
         socket.send_fds(common, [b"{}"], [theirs.fileno(), 1, 2, nobody.fileno()])
     return ours
+
+
+@functools.cache
+def _listening() -> str:
+    """The address at which a server of this process takes one order from each connection."""
+    address = f"\0forkserver-{uuid.uuid4()}"
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with listener, Path(os.devnull).open("wb") as nobody:
+        listener.bind(address)
+        listener.listen(100)
+        way = common or _server()
+        socket.send_fds(way, [b"{}"], [listener.fileno(), 1, 2, nobody.fileno()])
+    return address
+
+
+def _connected(address: str) -> socket.socket:
+    way = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    way.connect(address)
+    return way
 
 
 def new_server() -> socket.socket:
@@ -168,15 +235,21 @@ def next_child(orders: socket.socket, take: Callable[[Sequence[int]], None]) -> 
     signal.signal(signal.SIGCHLD, lambda *_: None)
     dies_with_us = process._dies_with(os.getpid())
     children: dict[int, int] = {}
+    listens = orders.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     while True:
         ready, _, _ = select.select([orders.fileno(), ended], [], [])
         if ended in ready:
             os.read(ended, 4096)
             _tell_ends(children)
         if orders.fileno() in ready:
-            text, streams, _, _ = socket.recv_fds(orders, _LARGEST_ORDER, 4)
-            if not text:
+            way = orders.accept()[0] if listens else orders
+            text, streams, _, _ = socket.recv_fds(way, _LARGEST_ORDER, 4)
+            if listens:
+                way.close()
+            elif not text:
                 sys.exit()
+            if not text:
+                continue
             pid = os.fork()
             if pid == 0:
                 if dies_with_us is not None:
@@ -184,9 +257,14 @@ def next_child(orders: socket.socket, take: Callable[[Sequence[int]], None]) -> 
                 take(streams[:3])
                 return dict(json.loads(text))
             children[pid] = streams[3]
-            os.write(streams[3], f"{pid:16}".encode())
+            _tell(streams[3], pid)
             for stream in streams[:3]:
                 os.close(stream)
+
+
+def _tell(way: int, number: int) -> None:
+    with contextlib.suppress(BrokenPipeError):  # a killed program does not listen
+        os.write(way, f"{number:16}".encode())
 
 
 def _tell_ends(children: dict[int, int]) -> None:
@@ -194,7 +272,7 @@ def _tell_ends(children: dict[int, int]) -> None:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
             return
-        os.write(children[pid], f"{status:16}".encode())
+        _tell(children[pid], status)
         os.close(children.pop(pid))
 
 
@@ -213,7 +291,18 @@ def _take(streams: Sequence[int]) -> None:
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
 
 
+def _end_with(pid: int) -> None:
+    """End this process when another one has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        select.select([os.pidfd_open(pid)], [], [])
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def _become(order: Mapping[str, Any]) -> None:
+    global _address
+    if address := order.get("address"):
+        _address, cluster.open_child = address, open_child
+        threading.Thread(target=_end_with, args=[order["for"]], daemon=True).start()
     if order["new_session"]:
         os.setsid()
     os.chdir(order["cwd"])

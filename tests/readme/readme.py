@@ -62,11 +62,13 @@ SYMPTOMS = f"{_GUIDES}/troubleshooting.md"
 CLOUD_OF = {"gardener": "stackit", "kubermatic": "hcloud"}
 """Walk -> its cloud, if it has another name."""
 
-INSTALLED = {(f"{_GUIDES}/load-balancers.md", walk) for walk in ON_ALL} | {
-    *((f"{_GUIDES}/moving.md", walk) for walk in CLOUD_OF),
-    *((f"{_GUIDES}/{name}.md", "hcloud") for name in ("high-availability", "upgrade")),
+INSTALLED = {
+    **{(f"{_GUIDES}/load-balancers.md", walk): walk for walk in ON_ALL},
+    **{(f"{_GUIDES}/{name}.md", "hcloud"): "hcloud" for name in ("high-availability", "upgrade")},
+    **{(f"{_GUIDES}/moving.md", walk): "" for walk in CLOUD_OF},
 }
-"""Walks whose reader has followed the quick start of the cloud, up to its Service."""
+"""Walks whose reader has followed the quick start of the cloud, up to its Service -> the walk of
+the quick start whose cluster they share; empty: none, because they end in another state."""
 
 WORLDS: Mapping[str, str] = {f"{_GUIDES}/moving.md": "tests/readme/moving.md"}
 """Guide -> page whose steps make the cluster in which the guide begins."""
@@ -143,19 +145,33 @@ def languages(page: str) -> set[str]:
     return set(found)
 
 
-def steps_of_walk(page: str, walk: str) -> list[Step]:
-    """Return the steps of a walk, with those of the page that its reader has followed before."""
-    before = ""
+def steps_of_walk(page: str, walk: str) -> list[list[Step]]:
+    """Return the steps of a walk, one list for each page.
+
+    The page that its reader has followed before comes first. Other walks in the cluster of a quick
+    start come before its last steps, which remove kube-ccm.
+    """
+    pages = [text(page)]
     if (page, walk) in INSTALLED:
-        (start,) = (
-            name
-            for name, walks in GUIDES.items()
-            if "quick-start" in name and walks == (CLOUD_OF.get(walk, walk),)
-        )
-        before = re.split(r"^## .*Create a Service$", text(start), flags=re.MULTILINE)[0]
+        pages.insert(0, _parts(_quick_start(walk), "## .*Create a Service")[0])
+    elif page == _quick_start(walk):
+        start, end = _parts(page, "To remove kube-ccm as well:")
+        shared = [name for (name, _), other in INSTALLED.items() if other == walk]
+        pages = [start, *map(text, shared), end]
     if page in WORLDS:
-        before += text(WORLDS[page])
-    return [step for step in steps(before) + steps(text(page)) if step.on in ("", walk)]
+        pages.insert(-1, text(WORLDS[page]))
+    return [[step for step in steps(part) if step.on in ("", walk)] for part in pages]
+
+
+def _quick_start(walk: str) -> str:
+    """Return the quick start of the cloud of a walk; empty: the walk has no cloud."""
+    walks = (CLOUD_OF.get(walk, walk),)
+    return next((page for page in GUIDES if "quick-start" in page and GUIDES[page] == walks), "")
+
+
+def _parts(page: str, line: str) -> list[str]:
+    """Return the parts of a page before a line and from it on."""
+    return re.split(rf"^(?={line}$)", text(page), flags=re.MULTILINE)
 
 
 def broken(promised: Sequence[str], said: str) -> str:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests import servers
+from tests import forkserver, servers
 from tests.envtest import assets
 from tests.readme import readme
 from tests.readme.clouds import GuideCloud
@@ -50,6 +50,8 @@ class Walk:
         tools.mkdir()
         for name in ("kubectl", "helm"):
             (tools / name).symlink_to(program(name))
+        for name in ("kube-ccm", "kubectl-ccm"):
+            forkserver.write_program(tools / name, "ccm.cli")
         for name, content in cloud.files.items():
             (self.folder / name).write_text(content)
         self._fill = cloud.fill
@@ -86,6 +88,7 @@ class Walk:
         finally:
             for process in [*self._terminals, shell]:
                 await _end(process)
+            self._terminals.clear()
 
     async def _run(self, shell: asyncio.subprocess.Process, step: readme.Step) -> None:
         assert shell.stdin is not None
