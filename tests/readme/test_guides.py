@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from tests import forkserver, servers
 from tests.readme import readme, stage, walk
 from tests.readme.clouds import GuideCloud
 from tests.scenario import harness
+from tests.waiting import DEADLINE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -134,6 +137,42 @@ async def test_a_walk_keeps_variables_and_fills_in_values(tmp_path: Path) -> Non
         "```sh\ncat file.yaml - && echo $NAME\n```\n\n```text\ntoken: filled\nvalue\n```\n"
     )
     await walk.Walk(tmp_path, GuideCloud(fill={"<token>": "filled"}), {}).follow(readme.steps(page))
+
+
+def test_a_forked_program_prints_and_ends_as_its_module(tmp_path: Path) -> None:
+    program = tmp_path / "kube-ccm"
+    forkserver.write_program(program, "ccm.cli")
+    environment = {"HOME": str(tmp_path), "PATH": os.defpath}
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [program, *words],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+
+    (tmp_path / "cloud.yaml").write_text("url: [")
+    described = run("providers", "sim", "--cloud-config=cloud.yaml")
+    assert (described.returncode, "cloud.yaml is not valid YAML" in described.stderr) == (1, True)
+    refused = run("explain", "nod", "a")
+    assert (refused.returncode, "did you mean node?" in refused.stderr) == (2, True)
+
+
+def test_a_forked_program_takes_its_module_along_when_it_is_killed(tmp_path: Path) -> None:
+    program = tmp_path / "apiserver"
+    forkserver.write_program(program, "ccm.testing.apiserver")
+    words = [program, "--data-dir", tmp_path / "state"]
+
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert b"kubeconfig" in process.stdout.readline()
+        process.kill()
+        # To the end of the last process that may write there.
+        process.stdout.read()
 
 
 def test_a_fence_that_would_be_overlooked_is_an_error() -> None:
