@@ -165,7 +165,7 @@ def test_a_forked_program_prints_and_ends_as_its_module(tmp_path: Path) -> None:
 def test_a_forked_program_takes_its_module_along_when_it_is_killed(tmp_path: Path) -> None:
     program = tmp_path / "apiserver"
     forkserver.write_program(program, "ccm.testing.apiserver")
-    words = [program, "--data-dir", tmp_path / "state"]
+    words = [str(program), "--data-dir", str(tmp_path / "state")]
 
     with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

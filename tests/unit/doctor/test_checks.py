@@ -451,13 +451,13 @@ async def advice_of(flags: Sequence[str], secrets: Mapping[str, Any], **containe
 
 
 async def test_the_advice_for_a_missing_secret_names_the_file_of_the_provider() -> None:
-    given = ["--cloud-config=/home/my files/cloud.conf"]
+    given = ["--cloud-config=/etc/my files/cloud.conf"]
     apply = " --dry-run=client -o yaml | kubectl apply -f -"
     config: Any = {"volumeMounts": [CONFIG]}
 
     assert await advice_of([], {}, **config) == "s --from-file=c.yaml=FILE"
     found = await advice_of(given, {}, **config)
-    assert found == "s --from-file=c.yaml='/home/my files/cloud.conf'"
+    assert found == "s --from-file=c.yaml='/etc/my files/cloud.conf'"
     # kubectl creates no Secret that exists.
     assert await advice_of([], {"s": {"k": "eA=="}}, **config) == (
         f"s --from-file=c.yaml=FILE{apply}"
