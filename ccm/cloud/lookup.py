@@ -18,9 +18,11 @@ square of the cluster. Therefore an older listing initialises a new node whose i
 for `RECENT_S`, in which no instance can be created, boot and register its node, or for
 `UNCHANGED_S` if an earlier listing held the same data, so that the instance was complete. The
 record may still be of a former instance of the same name. So the lookup needs a new listing if a
-Node of that name was deleted, or if the kubelet reports an IP that the record lacks. The rate of
-listings does not depend on the number of nodes (`REQUESTS_PER_S`), and between two listings, single
-calls for new nodes take no more requests than a listing.
+Node of that name was deleted, if the kubelet reports an IP that the record lacks, or if the listing
+started so long before the node was first seen that the instance may have been replaced
+(`_Index.replacement_s`). The rate of listings does not depend on the number of nodes
+(`REQUESTS_PER_S`), and between two listings, single calls for new nodes take no more requests than
+a listing.
 """
 
 from __future__ import annotations
@@ -131,6 +133,10 @@ instance that registers its node in this time had its addresses when the listing
 
 UNCHANGED_S = 60.0
 """The same for an instance that a listing at least `RECENT_S` earlier held with the same data."""
+
+REPLACEMENT_S = 30.0
+"""Maximum seconds from the start of a listing until an instance in it may have been deleted, and
+replaced by one of the same name and IPs that registered its node. See `_Index.replacement_s`."""
 
 FORMER_NAME_S = 3600.0
 """Seconds after the deletion of a Node in which its name may mean its former instance."""
@@ -253,7 +259,9 @@ class SharedInventory:
         if monotonic() >= index.started_at + (UNCHANGED_S if is_unchanged else RECENT_S):
             return None
         if index.started_at < since and (
-            node.name in self._former_names or not _has_ips(record, node)
+            node.name in self._former_names
+            or not _has_ips(record, node)
+            or since - index.started_at >= index.replacement_s
         ):
             return None
         index.hits += 1
@@ -415,6 +423,17 @@ class _Index:
             (self._by_name, record.name),
         ):
             index[key] = None if key in index else entry
+
+    @property
+    def replacement_s(self) -> float:
+        """Seconds from the start of the listing in which no instance in it can be replaced.
+
+        A former instance may never have had a Node, so no event tells that it was replaced. Up to
+        ten requests, a new listing is cheap, so that `RECENT_S` applies. A larger listing serves
+        for a second per request, up to `REPLACEMENT_S`: in 30 s, few clouds can delete an instance
+        and create, boot and join another.
+        """
+        return max(RECENT_S, min(REPLACEMENT_S, self.requests))
 
     def entry(self, node: Node) -> _Entry | None:
         """Return the entry of a node's instance."""

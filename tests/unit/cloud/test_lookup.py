@@ -29,6 +29,7 @@ from ccm.cloud.lookup import (
     LISTING_PAUSE_S,
     LISTING_WAIT_S,
     RECENT_S,
+    REPLACEMENT_S,
     REQUESTS_PER_S,
     RUNNING,
     UNCHANGED_S,
@@ -468,7 +469,9 @@ async def test_rate_of_listings_does_not_grow_with_the_number_of_new_nodes(boot_
         fetched.append(listings.fetched)
         assert listings.fetched * listings.requests <= REQUESTS_PER_S * JOIN_S + listings.requests
     if boot_s > UNCHANGED_S:
-        assert fetched == [3, 3], "at the start, RECENT_S later, and UNCHANGED_S later"
+        longest = "at the start, RECENT_S later, and then each REPLACEMENT_S"
+        assert fetched[1] <= 2 + JOIN_S / REPLACEMENT_S, longest
+        assert fetched[0] <= JOIN_S / RECENT_S
     else:
         assert fetched[1] <= fetched[0] <= JOIN_S / RECENT_S
 
@@ -523,21 +526,20 @@ async def test_older_listing_initialises_a_node_only_with_its_own_instance(
 
 @pytest.mark.parametrize(
     ("is_changed", "after_s", "is_served"),
-    [(False, UNCHANGED_S - 1, True), (False, UNCHANGED_S, False), (True, RECENT_S, False)],
+    [(False, 24.0, True), (False, 25.0, False), (True, RECENT_S, False)],
     ids=["unchanged", "old", "changed"],
 )
 async def test_unchanged_instance_is_initialised_from_a_listing_for_longer(
     is_changed: bool, after_s: float, is_served: bool
 ) -> None:
     """The data of an instance that is being created may be incomplete."""
-    listings = Listings(["a", "b"])
+    listings = Listings(["a", "b"], requests=25)
     inventory = shared(listings)
     assert await join(inventory, "b")
     await advance(RECENT_S)
     if is_changed:
         listings.records[0] = record("a", power=Power.SHUTDOWN)
-    inventory.on_node_event(None, node("stranger"))
-    await inventory.find(node("stranger"), single_requests=9, initial=True)
+    await join(inventory, "stranger")
     assert await inventory.find(known("b"), single_requests=9)
     assert listings.fetched == 2
     await advance(after_s)
@@ -545,6 +547,44 @@ async def test_unchanged_instance_is_initialised_from_a_listing_for_longer(
     assert await join(inventory, "a")
 
     assert listings.fetched == (2 if is_served else 3)
+
+
+@pytest.mark.parametrize(
+    ("requests", "after_s"), [(1, RECENT_S), (20, 20.0), (40, REPLACEMENT_S)]
+)
+async def test_node_of_a_replaced_instance_never_gets_the_former_provider_id(
+    requests: int, after_s: float
+) -> None:
+    """The replacement has the same name and IPs, and the former instance never had a Node."""
+    listings = Listings(["a", "b"], requests=requests)
+    inventory = shared(listings)
+    assert await join(inventory, "b")
+    await advance(RECENT_S)
+    await join(inventory, "stranger")
+    await advance(after_s)
+    listings.records[0] = record("a", provider_id="fake://replacement")
+
+    found = await join(inventory, "a")
+
+    # A single call (None) finds the replacement too.
+    assert found is None or found.metadata.provider_id == "fake://replacement"
+
+
+async def test_node_seen_in_time_is_initialised_later_from_the_unchanged_listing() -> None:
+    """A queue of new nodes causes no listing: their instances existed when they registered."""
+    listings = Listings(["a", "b"])
+    inventory = shared(listings)
+    assert await join(inventory, "b")
+    await advance(RECENT_S)
+    await join(inventory, "stranger")
+    new = node("a")
+    await advance(1)
+    inventory.on_node_event(None, new)
+    await advance(UNCHANGED_S - 2)
+
+    assert await inventory.find(new, single_requests=9, initial=True)
+
+    assert listings.fetched == 2
 
 
 async def test_new_node_that_a_newer_listing_lacks_waits_for_no_listing() -> None:
