@@ -1,14 +1,15 @@
 """The only module that starts asyncio tasks: named, supervised and joined.
 
 A `NamedTaskGroup` owns its tasks: the first failure cancels the others, and leaving the group waits
-for all of them. `run_bounded` runs many small jobs with a limit. `cancel_and_join` ends a task and
-waits for its end. `with_timeout` and `wait_for` wait with a deadline.
+for all of them. `run_bounded` runs many small jobs with a limit. `in_slices` divides a long loop.
+`cancel_and_join` ends a task and waits for its end. `with_timeout` and `wait_for` wait with a
+deadline.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -30,6 +31,18 @@ class NamedTaskGroup(asyncio.TaskGroup):
     def start(self, coroutine: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
         """Start a task of this group."""
         return self.create_task(coroutine, name=name)
+
+
+SLICE = 250
+"""Items that `in_slices` yields before other tasks run: a few milliseconds of work."""
+
+
+async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:
+    """Yield the items, and let other tasks run after each `SLICE` items."""
+    for number, item in enumerate(items, start=1):
+        yield item
+        if number % SLICE == 0:
+            await asyncio.sleep(0)
 
 
 def leaf_exceptions(error: BaseException) -> Iterator[BaseException]:

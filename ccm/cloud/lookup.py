@@ -6,8 +6,8 @@ controllers share one bulk listing, made only if it saves cloud requests.
 
 A listing saves requests if single calls for all waiting lookups would take more requests than the
 last listing took. A listing proves presence only: an instance missing from it is looked up by a
-single call. Bulk listing pauses after a listing that failed or that served fewer lookups than it
-took requests.
+single call. Bulk listing pauses after a listing that failed. For the same time after a listing that
+served fewer lookups than it took requests, a listing must save `PAUSE_FACTOR` times its requests.
 
 The data of a listing may be as old as its start, so the age of a listing counts from its start. A
 node without provider ID is looked up by its name, which another machine may have had before. So the
@@ -35,7 +35,7 @@ from typing import TypeVar
 
 from ccm.base import log, metrics
 from ccm.base.clock import monotonic
-from ccm.base.tasks import cancel_and_join, spawn
+from ccm.base.tasks import cancel_and_join, in_slices, spawn
 from ccm.cloud.errors import CloudError, FailedPrecondition, NotFound, Unimplemented
 from ccm.cloud.helpers import format_provider_id, is_foreign
 from ccm.cloud.interface import Cloud, Instances, InstanceStates, InstancesV2, Zones
@@ -141,13 +141,17 @@ replaced by one of the same name and IPs that registered its node. See `_Index.r
 FORMER_NAME_S = 3600.0
 """Seconds after the deletion of a Node in which its name may mean its former instance."""
 
-_CHUNK = 500
-"""Instances indexed before other tasks run: a few milliseconds of work."""
-
 _IP_TYPES = (names.ADDRESS_INTERNAL_IP, names.ADDRESS_EXTERNAL_IP)
 
 LISTING_PAUSE_S = 60.0
-"""Seconds without bulk listing after a listing that failed or saved no requests."""
+"""Seconds without bulk listing after a listing that failed; see `PAUSE_FACTOR` too."""
+
+PAUSE_FACTOR = 10
+"""Factor by which single calls must exceed the requests of a listing, for `LISTING_PAUSE_S` after a
+listing that saved no requests.
+
+The last listing of many may serve few nodes, and the next pass over all nodes must not make a
+single call for each of thousands."""
 
 _LISTINGS = metrics.counter(
     "ccm_cloud_inventory_listings", "Bulk listings by outcome.", ["outcome"]
@@ -183,7 +187,7 @@ class SharedInventory:
         self._max_age_s = max_age_s
         self._log = log.logger("inventory")
         self._index: _Index | None = None
-        self._paused_until = -math.inf
+        self._paused_until = self._inefficient_until = -math.inf
         self._listing_task: asyncio.Task[_Index | None] | None = None
         self._is_outdated = False
         self._started_at = -math.inf
@@ -228,7 +232,7 @@ class SharedInventory:
     def invalidate(self) -> None:
         """Discard all listings, including one in flight, after the provider was replaced."""
         self._index = None
-        self._paused_until = -math.inf
+        self._paused_until = self._inefficient_until = -math.inf
         self._is_outdated = self._listing_task is not None
 
     async def close(self) -> None:
@@ -327,7 +331,6 @@ class SharedInventory:
             if last is not None and monotonic() < last.started_at + 2 * UNCHANGED_S:
                 # As many nodes may follow as before.
                 single_requests = max(single_requests, last.hits)
-        saves_requests = self._saves_requests(single_requests)
         if monotonic() < self._paused_until:
             return True
         # If the listing in flight is slow, a single call is faster than the listing after it.
@@ -336,7 +339,7 @@ class SharedInventory:
             and self._listing_task is not None
             and monotonic() >= self._started_at + LISTING_INTERVAL_S
         )
-        if saves_requests and not is_slow:
+        if self._saves_requests(single_requests) and not is_slow:
             return False
         self._single_calls += initial
         return True
@@ -349,10 +352,10 @@ class SharedInventory:
         if last is not None and not last.is_judged and now >= last.started_at + self._max_age_s:
             last.is_judged = True
             if last.hits < last.requests:
-                self._paused_until = now + LISTING_PAUSE_S
-        if now < self._paused_until:
-            return False
+                self._inefficient_until = now + LISTING_PAUSE_S
         expected = last.requests if last else math.ceil(self._population() / ASSUMED_PAGE_SIZE)
+        if now < self._inefficient_until:
+            expected *= PAUSE_FACTOR
         return single_requests > max(1, expected)
 
     def _interval_s(self, index: _Index) -> float:
@@ -409,11 +412,9 @@ class _Index:
             last: index of the listing before; unchanged records are shared with it.
         """
         index = cls(began, listing.requests)
-        for number, record in enumerate(listing.instances, start=1):
+        async for record in in_slices(listing.instances):
             entry = last._by_id.get(record.metadata.provider_id) if last is not None else None  # noqa: SLF001
             index._add(entry if entry is not None and entry[0] == record else (record, began))
-            if number % _CHUNK == 0:
-                await asyncio.sleep(0)
         return index
 
     def _add(self, entry: _Entry) -> None:

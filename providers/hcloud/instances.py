@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 
 from ccm import cloud
+from ccm.base.tasks import in_slices
 
 from . import client, config, networks
 
@@ -72,7 +73,7 @@ class HcloudInstances(cloud.InstancesByPower):
                     power=power(server),
                     metadata=metadata(server, self._settings, network),
                 )
-                for server in servers
+                async for server in in_slices(servers)
             ],
             requests=requests + bool(is_new),
         )

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from ccm import cloud
+from ccm.base.tasks import in_slices
 from ccm.cloud.helpers import is_label_value, sanitize_label_value
 from ccm.model.ip import parse_ip
 
@@ -88,7 +89,7 @@ class OpenStackInstances(cloud.InstancesByPower):
                 power=power(server),
                 metadata=await self._metadata(server, ports.get(server.id, ()), trunked),
             )
-            for server in servers
+            async for server in in_slices(servers)
         ]
         return cloud.InstanceListing(instances=records, requests=requests + more + still_more)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from ccm import cloud
+from ccm.base.tasks import in_slices
 from ccm.cloud.helpers import sanitize_label_value
 
 from . import client
@@ -51,7 +52,7 @@ class SimInstances(cloud.InstancesByPower):
         servers, requests = await self._api.servers()
         records = [
             cloud.InstanceRecord(name=server.name, power=_power(server), metadata=_metadata(server))
-            for server in servers
+            async for server in in_slices(servers)
             if exists(server)
         ]
         return cloud.InstanceListing(instances=records, requests=requests)

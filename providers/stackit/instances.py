@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ccm import cloud
+from ccm.base.tasks import in_slices
 from ccm.cloud.helpers import sanitize_label_value
 
 from . import config, iaas
@@ -67,7 +68,7 @@ class StackitInstances(cloud.InstancesByPower):
                 cloud.InstanceRecord(
                     name=server.name, power=power(server), metadata=self._metadata(server)
                 )
-                for server in servers
+                async for server in in_slices(servers)
                 if server.nics
             ]
         )

@@ -7,7 +7,6 @@ response of the wrong type is an error of the provider. Without the check, the N
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import difflib
 import functools
@@ -19,6 +18,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from ccm.base.tasks import in_slices
 from ccm.cloud.errors import Internal, Unimplemented
 from ccm.cloud.interface import (
     Cloud,
@@ -58,9 +58,6 @@ class InvalidResponse(Exception):
         super().__init__(f"{shown}, not {expected}")
 
 
-_CHUNK = 250
-"""Items of a listing that are checked before other tasks run: a few milliseconds of work."""
-
 _Listing = tuple[Any, Sequence[Any], str]
 """Type of the items, the items, and the field name."""
 
@@ -78,10 +75,8 @@ async def verify(method: Callable[..., Any], response: Any) -> None:
         if method is MachineDriver.create_machine:
             _check_provider_id(response)
         for kind, items, place in listings:
-            for number, item in enumerate(items, start=1):
+            async for item in in_slices(items):
                 _check(kind, item, place)
-                if number % _CHUNK == 0:
-                    await asyncio.sleep(0)
     except InvalidResponse as wrong:
         raise Internal(f"{method.__name__} returned {wrong}") from None
 

@@ -28,6 +28,7 @@ from ccm.cloud.lookup import (
     LISTING_INTERVAL_S,
     LISTING_PAUSE_S,
     LISTING_WAIT_S,
+    PAUSE_FACTOR,
     RECENT_S,
     REPLACEMENT_S,
     REQUESTS_PER_S,
@@ -168,12 +169,27 @@ async def test_inefficient_listing_pauses_bulk_listing() -> None:
     await inventory.find(known("nobody"), single_requests=9)
     await advance(MAX_AGE_S)
 
-    assert await inventory.find(known("a"), single_requests=1000) is None
+    most = PAUSE_FACTOR * listings.requests
+    assert await inventory.find(known("a"), single_requests=most) is None
     await advance(LISTING_PAUSE_S - 0.001)
-    assert await inventory.find(known("a"), single_requests=1000) is None
+    assert await inventory.find(known("a"), single_requests=most) is None
     assert listings.fetched == 1
     await advance(0.001)
-    assert await inventory.find(known("a"), single_requests=1000)
+    assert await inventory.find(known("a"), single_requests=most)
+    assert listings.fetched == 2
+
+
+async def test_pass_over_many_nodes_makes_no_single_calls_after_an_inefficient_listing() -> None:
+    """The last listing of a bring-up serves few nodes, long before the next pass."""
+    names = [str(number) for number in range(1000)]
+    listings = Listings(names, requests=20)
+    inventory = shared(listings, population=len(names))
+    assert await inventory.find(known("0"), single_requests=30)
+    await advance(MAX_AGE_S + 200)
+
+    found = [await inventory.find(known(name), single_requests=len(names)) for name in names]
+
+    assert None not in found
     assert listings.fetched == 2
 
 
@@ -549,9 +565,7 @@ async def test_unchanged_instance_is_initialised_from_a_listing_for_longer(
     assert listings.fetched == (2 if is_served else 3)
 
 
-@pytest.mark.parametrize(
-    ("requests", "after_s"), [(1, RECENT_S), (20, 20.0), (40, REPLACEMENT_S)]
-)
+@pytest.mark.parametrize(("requests", "after_s"), [(1, RECENT_S), (20, 20.0), (40, REPLACEMENT_S)])
 async def test_node_of_a_replaced_instance_never_gets_the_former_provider_id(
     requests: int, after_s: float
 ) -> None:
