@@ -37,7 +37,12 @@ MAX_NAMES_SHOWN = 20
 """Limit of node names in a message (Go cloud-provider, service controller)."""
 
 SNAPSHOT_S = 1.0
-"""Seconds for which a copy of the members serves while they change: shorter than a burst."""
+"""Minimum seconds for which a copy of the members serves during a burst of node changes."""
+
+SNAPSHOT_S_PER_MEMBER = 0.001
+MAX_SNAPSHOT_S = 10.0
+"""The same time for each member, and at most: copies of many members are expensive, for the
+provider too, so that their cost must not grow with the square of the number of new nodes."""
 
 MAX_MISSING_S = 1800.0
 """Maximum seconds for which nodes that left the cache without a deletion event stay members, while
@@ -158,7 +163,6 @@ class MemberPool:
         else:
             self.unfit.add(node.name)
         self._nodes[node.name] = node
-        self._is_outdated = True
         if old is None or old.provider_id != node.provider_id:
             self._digest ^= _digest(node) ^ (_digest(old) if old is not None else 0)
         elif (old.labels, old.annotations, old.addresses) != (
@@ -168,6 +172,10 @@ class MemberPool:
         ):
             # A provider may select nodes by these, and no end of a burst causes an update.
             self._snapshot_at = -math.inf
+        elif _state(old) == _state(node):
+            # A heartbeat: the provider may continue to use its results for the copy.
+            return
+        self._is_outdated = True
 
     def remove(self, name: str) -> None:
         """Remove a member."""
@@ -203,12 +211,13 @@ class MemberPool:
     def snapshot(self) -> MemberSnapshot:
         """The members, with their fingerprint and the number of ended bursts.
 
-        During a burst, the members may be up to `SNAPSHOT_S` old: the end of the burst causes an
-        update. Otherwise each of many Services would copy the members, as a node joins between two
-        of them.
+        During a burst, the members may be up to `MAX_SNAPSHOT_S` old: the end of the burst causes
+        an update. Otherwise each of many Services would copy the members, as a node joins between
+        two of them.
         """
         now = clock.monotonic()
-        if self._is_outdated and now >= self._snapshot_at + SNAPSHOT_S:
+        serves_s = max(SNAPSHOT_S, min(MAX_SNAPSHOT_S, SNAPSHOT_S_PER_MEMBER * len(self)))
+        if self._is_outdated and now >= self._snapshot_at + serves_s:
             nodes = tuple(self._nodes[name] for name in sorted(self._nodes))
             self._snapshot = MemberSnapshot(nodes, self.fingerprint, self.bursts)
             self._snapshot_at, self._is_outdated = now, False
@@ -242,6 +251,11 @@ class MemberPool:
         if known in ("", self.fingerprint):
             return not known
         return burst != self.bursts and known != self._at_burst
+
+
+def _state(node: Node) -> object:
+    conditions = node.status.conditions or ()
+    return node.spec, [(condition.type, condition.status) for condition in conditions]
 
 
 def _digest(node: Node) -> int:

@@ -9,7 +9,13 @@ import pytest
 
 from ccm.cloud import Ingress, PortStatus, Service, Status
 from ccm.controllers.service import plan
-from ccm.controllers.service.members import MemberPool, affects_members, format_names, is_member
+from ccm.controllers.service.members import (
+    SNAPSHOT_S,
+    MemberPool,
+    affects_members,
+    format_names,
+    is_member,
+)
 from ccm.controllers.service.plan import BalancerState, ServiceAction, ServiceRecord, ServiceRules
 from ccm.model import Taint, names
 from ccm.model.patches import StaleObject
@@ -343,7 +349,6 @@ def test_readiness_and_taint_changes_do_not_affect_members(
     assert not affects_members(node(**old), node(**new))
 
 
-@pytest.mark.virtual_time
 async def test_members_are_copied_once_a_second_while_nodes_join_and_anew_at_the_end() -> None:
     pool = MemberPool()
     pool.put(node("a"))
@@ -361,6 +366,45 @@ async def test_members_are_copied_once_a_second_while_nodes_join_and_anew_at_the
     pool.remove("a")
     await advance(1)
     assert [each.name for each in pool.snapshot.nodes] == ["b"]
+
+
+async def test_members_copied_for_each_new_node_do_not_grow_with_their_number() -> None:
+    costs = []
+    for size in (2_000, 8_000):
+        pool, copied, last = MemberPool(), 0, None
+        for number in range(size):
+            pool.put(node(str(number)))
+            if number % 20 == 0:
+                await advance(1)
+                if pool.snapshot is not last:
+                    last = pool.snapshot
+                    copied += len(last.nodes)
+        costs.append(copied / size)
+    assert costs[1] <= 2 * costs[0]
+
+
+@pytest.mark.parametrize(
+    ("new", "is_copied"),
+    [
+        ({"ready": "True", "resource_version": "2"}, False),
+        ({"ready": "False"}, True),
+        ({"taints": TAINTED}, True),
+        ({"labels": {"x": "y"}}, True),
+    ],
+    ids=["heartbeat", "condition", "taint", "label"],
+)
+async def test_heartbeat_of_a_node_causes_no_copy_of_the_members(
+    new: dict[str, Any], is_copied: bool
+) -> None:
+    """Providers keep their results for a copy of the members."""
+    pool = MemberPool()
+    pool.put(node("a", ready="True"))
+    first = pool.snapshot
+    await advance(SNAPSHOT_S)
+
+    pool.put(node("a", **new))
+
+    assert (pool.snapshot is not first) is is_copied
 
 
 @pytest.mark.row("service-nodes-03")
