@@ -60,6 +60,7 @@ from ccm.cloud.gardener import GardenerSecret as GardenerSecret
 from ccm.cloud.gardener import GardenerVolumeRequest as GardenerVolumeRequest
 from ccm.cloud.gardener import from_gardener as from_gardener
 from ccm.cloud.helpers import DEFAULT_SOURCE_RANGES as DEFAULT_SOURCE_RANGES
+from ccm.cloud.helpers import cached_for_nodes as cached_for_nodes
 from ccm.cloud.helpers import default_load_balancer_name as default_load_balancer_name
 from ccm.cloud.helpers import format_provider_id as format_provider_id
 from ccm.cloud.helpers import has_load_balancer_finalizer as has_load_balancer_finalizer

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Hashable, Iterable
 from hashlib import sha256
+from typing import TypeVar, TypeVarTuple
 
 from ccm.cloud.errors import InvalidArgument
 from ccm.cloud.types import Status
-from ccm.model import Service, names
+from ccm.model import Node, Service, names
 from ccm.model.cidr import Network, overlap, parse_cidr
 from ccm.model.service import POLICY_LOCAL, TYPE_LOAD_BALANCER, TYPE_NODE_PORT
 
@@ -24,6 +25,45 @@ HEALTH_CHECK_PATH = "/healthz"
 """Path of kube-proxy's health check, which tells whether a node has endpoints of a Service."""
 
 _NAME_LENGTH = 32
+
+Arguments = TypeVarTuple("Arguments")
+T = TypeVar("T")
+
+_CACHED_RESULTS = 16
+"""Maximum results that `cached_for_nodes` keeps: annotations may ask for any number of selections.
+"""
+
+
+def cached_for_nodes(
+    function: Callable[[Iterable[Node], *Arguments], T],
+) -> Callable[[Iterable[Node], *Arguments], T]:
+    """Cache the results of a function of the nodes of a load balancer, for the last nodes.
+
+    Until the nodes change, the controller passes the same tuple of nodes for every Service. So a
+    decorated function runs once for all Services, which matters with thousands of nodes. Only
+    results for a tuple are cached, by its identity.
+
+    Args:
+        function: pure function of nodes and hashable arguments; its result must not be changed.
+    """
+    cached: tuple[Iterable[Node], dict[Hashable, T]] = ((), {})
+
+    @functools.wraps(function)
+    def call(nodes: Iterable[Node], *arguments: *Arguments) -> T:
+        nonlocal cached
+        if not isinstance(nodes, tuple):
+            return function(nodes, *arguments)
+        if cached[0] is not nodes:
+            cached = (nodes, {})
+        results = cached[1]
+        if arguments not in results:
+            result = function(nodes, *arguments)
+            if len(results) >= _CACHED_RESULTS:
+                results.clear()
+            results[arguments] = result
+        return results[arguments]
+
+    return call
 
 
 def load_balancer_name(uid: str) -> str:

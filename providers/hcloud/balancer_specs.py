@@ -274,29 +274,36 @@ def members_of(
     return {number: present.get(number, private) for number in sorted(selected)}
 
 
-def servers(nodes: Iterable[cloud.Node], selector: str | None = None) -> Mapping[int, str]:
+@cloud.cached_for_nodes
+def servers(nodes: Iterable[cloud.Node], selector: str | None) -> Mapping[int, str]:
     """Return the selected nodes: server ID -> node name."""
     terms = parse_labels(selector or "")
     return {
         number: node.name
         for node in nodes
         if all(term.matches(node.labels) for term in terms)
-        for number in _server(node)
+        and (number := _server(node)) is not None
     }
 
 
-def _server(node: cloud.Node) -> Iterable[int]:
+def _server(node: cloud.Node) -> int | None:
     try:
-        yield int(instances.parse_id(node.provider_id))
+        return int(instances.parse_id(node.provider_id))
     except cloud.InvalidArgument:
-        return  # not a server of this cloud, or no provider ID yet
+        return None  # not a server of this cloud, or no provider ID yet
 
 
-def is_foreign(node: cloud.Node) -> bool:
-    """Return whether the node's provider ID, if it has one, belongs to no server of this cloud."""
-    return bool(node.provider_id) and not servers([node]) and not has_robot_nodes([node])
+@cloud.cached_for_nodes
+def foreign_nodes(nodes: Iterable[cloud.Node]) -> Mapping[str, cloud.Node]:
+    """Return by UID the nodes whose provider ID belongs to no server of this cloud."""
+    return {
+        node.uid: node
+        for node in nodes
+        if node.provider_id and _server(node) is None and not has_robot_nodes([node])
+    }
 
 
+@cloud.cached_for_nodes
 def has_robot_nodes(nodes: Iterable[cloud.Node]) -> bool:
     """Return whether some nodes are Robot servers.
 

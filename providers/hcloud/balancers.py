@@ -560,7 +560,7 @@ class HcloudBalancers:
 
     def _report_foreign_nodes(self, nodes: Sequence[cloud.Node]) -> None:
         """Record an event about each node that cannot be a target because of its provider ID."""
-        foreign = {node.uid: node for node in nodes if balancer_specs.is_foreign(node)}
+        foreign = balancer_specs.foreign_nodes(nodes)
         for uid, node in foreign.items():
             if uid not in self._foreign_nodes:
                 text = f"provider ID {node.provider_id!r} belongs to no server of this cloud"
@@ -661,7 +661,7 @@ def _check_refused(
     """Raise `Aborted`, carrying the status, if targets were refused."""
     if refused:
         names = {entry.address: node.name for node in nodes for entry in node.addresses}
-        names |= {str(number): name for number, name in balancer_specs.servers(nodes).items()}
+        names |= {str(number): name for number, name in balancer_specs.servers(nodes, None).items()}
         details = "; ".join(
             f"node {names.get(str(target), 'unknown')} (server {target}): {reason}"
             for target, reason in sorted(refused.items(), key=str)

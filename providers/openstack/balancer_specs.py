@@ -19,7 +19,7 @@ import msgspec
 
 from ccm import cloud
 from ccm.model.ip import parse_ip
-from ccm.model.selectors import parse_labels
+from ccm.model.selectors import Requirement, parse_labels
 
 from . import config, octavia
 from . import service_annotations as ann
@@ -193,22 +193,14 @@ class Request:
 
     # --- members ----------------------------------------------------------------------------------
 
-    def select(self, nodes: Iterable[cloud.Node]) -> list[cloud.Node]:
+    def select(self, nodes: Iterable[cloud.Node]) -> tuple[cloud.Node, ...]:
         """Return the nodes that the node selector selects, sorted by name."""
         terms = self.read(ann.NODE_SELECTOR, parse_labels(self.settings.node_selector))
-        chosen = (node for node in nodes if all(term.matches(node.labels) for term in terms))
-        return sorted(chosen, key=lambda node: node.name)
+        return _select(nodes, tuple(terms))
 
     def address(self, node: cloud.Node) -> str:
         """Return the first internal or else external address of the IP family; empty = none."""
-        version = 6 if self.is_ipv6 else 4
-        given = (
-            entry.address
-            for kind in ("InternalIP", "ExternalIP")
-            for entry in node.addresses
-            if entry.type == kind and _version(entry.address) == version
-        )
-        return next(given, "")
+        return _addresses([node], self.is_ipv6).get(node.name, "")
 
     def members(
         self, port: cloud.ServicePort, nodes: Iterable[cloud.Node], vip_subnet: str | None
@@ -228,9 +220,8 @@ class Request:
         if self._is_checked_by_http(port):
             more["monitor_port"] = cloud.health_check_path_port(self.service)[1]
         return tuple(
-            {"name": node.name, "address": address, "protocol_port": port.node_port, **more}
-            for node in self.select(nodes)
-            if (address := self.address(node))
+            {"name": name, "address": address, "protocol_port": port.node_port, **more}
+            for name, address in _addresses(self.select(nodes), self.is_ipv6).items()
         )
 
     def member_subnet(self, vip_subnet: str | None) -> str:
@@ -363,6 +354,29 @@ class Request:
         # A hostname is not known for existing ones; such a Service is always ensured.
         hostname = self.read(ann.HOSTNAME, "")
         return digest(self.name, is_public, self.settings.manage_security_groups, rows, hostname)
+
+
+@cloud.cached_for_nodes
+def _select(nodes: Iterable[cloud.Node], terms: tuple[Requirement, ...]) -> tuple[cloud.Node, ...]:
+    chosen = (node for node in nodes if all(term.matches(node.labels) for term in terms))
+    return tuple(sorted(chosen, key=lambda node: node.name))
+
+
+@cloud.cached_for_nodes
+def _addresses(nodes: Iterable[cloud.Node], is_ipv6: bool) -> Mapping[str, str]:
+    """Return the name and `Request.address` of each node that has such an address."""
+    version = 6 if is_ipv6 else 4
+    addresses: dict[str, str] = {}
+    for node in nodes:
+        given = (
+            entry.address
+            for kind in ("InternalIP", "ExternalIP")
+            for entry in node.addresses
+            if entry.type == kind and _version(entry.address) == version
+        )
+        if address := next(given, ""):
+            addresses[node.name] = address
+    return addresses
 
 
 def _version(text: str) -> int:

@@ -299,7 +299,9 @@ class OpenStackBalancers:
     async def _subnet_of(self, request: Request, nodes: Sequence[cloud.Node]) -> str:
         """Return the subnet of the first node, for a load balancer without configured network."""
         for node in nodes:
-            ports, _ = await self._neutron.ports_of("device_id", _servers(request, [node]))
+            ports, _ = await self._neutron.ports_of(
+                "device_id", _servers([node], self._config.global_.region)
+            )
             for fixed in (fixed for port in ports for fixed in port.fixed_ips):
                 if fixed.ip_address == request.address(node):
                     return fixed.subnet_id
@@ -413,7 +415,7 @@ class OpenStackBalancers:
             sources = request.source_ranges
         else:
             sources = [await self._ips.subnet_cidr(subnet)] if subnet else []
-        servers = _servers(request, request.select(nodes))
+        servers = _servers(request.select(nodes), self._config.global_.region)
         await self._groups.ensure(service, ports, sources, servers)
 
     async def _annotate(self, service: cloud.Service, held: octavia.Balancer, address: str) -> None:
@@ -628,12 +630,13 @@ def _names(held: octavia.Balancer, cluster_name: str) -> list[str]:
     ]
 
 
-def _servers(request: Request, nodes: Iterable[cloud.Node]) -> list[str]:
+@cloud.cached_for_nodes
+def _servers(nodes: Iterable[cloud.Node], region: str) -> list[str]:
     """Return the IDs of the nodes' servers; nodes that are no servers of this cloud have none."""
     servers = []
     for node in nodes:
         with contextlib.suppress(cloud.InvalidArgument):
-            servers.append(instances.parse_id(node.provider_id, request.conf.global_.region))
+            servers.append(instances.parse_id(node.provider_id, region))
     return servers
 
 

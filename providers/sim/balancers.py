@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import ipaddress
-import itertools
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -38,16 +37,11 @@ MAX_RETRY_S = 30.0
 """Limits, in seconds, for the retry delay that the cloud announces."""
 
 
-_Members = tuple[Sequence[cloud.Node], Sequence[str], Sequence[str]]
-"""Nodes, IP families, and the addresses of the nodes in these families."""
-
-
 class SimBalancers:
     """Implementation of `LoadBalancer` and of all optional interfaces of load balancers."""
 
     def __init__(self, api: client.Client) -> None:
         self._api = api
-        self._members: _Members = ((), (), ())
 
     def get_load_balancer_name(self, cluster_name: str, service: cloud.Service) -> str:  # noqa: ARG002 - the UID says enough
         """Return the default name (`load_balancer_name`)."""
@@ -85,7 +79,7 @@ class SimBalancers:
         if actual_spec(balancer) != recipe:
             balancer = await self._api.change_balancer(balancer.id, recipe)
             _check_usable(balancer)
-        balancer = await self._ensure_members(balancer, self._members_of(nodes, recipe.families))
+        balancer = await self._ensure_members(balancer, members(nodes, recipe.families))
         return _status(balancer)
 
     async def update_load_balancer(
@@ -103,7 +97,7 @@ class SimBalancers:
         if balancer is None:
             raise cloud.NotFound(f"no load balancer for {service.key}")
         _check_usable(balancer)
-        await self._ensure_members(balancer, self._members_of(nodes, balancer.families))
+        await self._ensure_members(balancer, members(nodes, balancer.families))
 
     async def ensure_load_balancer_deleted(self, cluster_name: str, service: cloud.Service) -> None:
         """Delete the load balancer: one request to find it, another to delete it.
@@ -161,13 +155,7 @@ class SimBalancers:
     ) -> str:
         """Return the digest that the load balancer has after `ensure_load_balancer`."""
         recipe = desired_spec(service)
-        return digest(recipe, self._members_of(nodes, recipe.families))
-
-    def _members_of(self, nodes: Sequence[cloud.Node], families: Sequence[str]) -> Sequence[str]:
-        # Many Services have the same members, and each call for them gets the same sequence.
-        if nodes is not self._members[0] or families != self._members[1]:
-            self._members = (nodes, families, members(nodes, families))
-        return self._members[2]
+        return digest(recipe, members(nodes, recipe.families))
 
     async def _find(self, cluster_name: str, service: cloud.Service) -> client.Balancer | None:
         name = self.get_load_balancer_name(cluster_name, service)
@@ -195,7 +183,8 @@ class SimBalancers:
     async def _ensure_members(
         self, balancer: client.Balancer, members: Sequence[str]
     ) -> client.Balancer:
-        if sorted(balancer.members) == sorted(members):
+        # The members are sorted, unlike those that an administrator may have set.
+        if len(balancer.members) == len(members) and sorted(balancer.members) == list(members):
             return balancer
         try:
             changed = await self._api.set_members(balancer.id, members)
@@ -267,21 +256,21 @@ def actual_spec(balancer: client.Balancer) -> client.BalancerSpec:
     return _sort_spec(client.BalancerSpec(**fields))
 
 
-def members(nodes: Iterable[cloud.Node], families: Sequence[str]) -> tuple[str, ...]:
-    """Return the members: the first InternalIP of each node for each family."""
-    ips = (internal_ips(node.addresses, family)[:1] for node in nodes for family in families)
-    return tuple(sorted(set(itertools.chain.from_iterable(ips))))
+@cloud.cached_for_nodes
+def members(nodes: Iterable[cloud.Node], families: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the members, sorted: the first InternalIP of each node for each family."""
+    ips = {internal_ip(node.addresses, family) for node in nodes for family in families}
+    return tuple(sorted(ips - {""}))
 
 
-def internal_ips(addresses: Iterable[cloud.NodeAddress], family: str) -> list[str]:
-    """Return the InternalIPs of one family, in order."""
+def internal_ip(addresses: Iterable[cloud.NodeAddress], family: str) -> str:
+    """Return the first InternalIP of a family; empty = none."""
     # No `ipaddress` here: parsing would dominate the cost of a member update.
     is_6 = family == "IPv6"
-    return [
-        address.address
-        for address in addresses
-        if address.type == "InternalIP" and (":" in address.address) == is_6
-    ]
+    for address in addresses:
+        if address.type == "InternalIP" and (":" in address.address) == is_6:
+            return address.address
+    return ""
 
 
 def is_address(text: str) -> bool:

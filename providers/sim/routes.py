@@ -75,8 +75,8 @@ class SimRoutes:
             await self._api.delete_route(route.name)
 
     async def _gateway(self, route: cloud.Route, family: str) -> str:
-        gateways = balancers.internal_ips(route.target_addresses, family)
-        if not gateways:
+        gateway = balancers.internal_ip(route.target_addresses, family)
+        if not gateway:
             servers, _ = await self._api.servers(route.target_node)
             addresses = [
                 cloud.address("InternalIP", address.value)
@@ -84,9 +84,9 @@ class SimRoutes:
                 for address in server.addresses
                 if address.kind == "private" and server.state != "deleted"
             ]
-            gateways = balancers.internal_ips(addresses, family)
-        if not gateways:
+            gateway = balancers.internal_ip(addresses, family)
+        if not gateway:
             raise cloud.FailedPrecondition(
                 f"node {route.target_node} has no private {family} address to route to"
             )
-        return gateways[0]
+        return gateway

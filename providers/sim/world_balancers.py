@@ -126,6 +126,9 @@ class Balancers(world.ObjectStore[Balancer]):
         """Seconds that a change takes."""
         self._ready_at: dict[str, float] = {}
         self._next_address = dict.fromkeys(NETWORKS, 0)
+        self._member_addresses: dict[str, str] = {}
+        """Valid addresses of members, each to itself. Thousands of load balancers have the same
+        members, so each address is parsed and stored only once."""
 
     def create(self, order: NewBalancer) -> Balancer:
         """Create a load balancer.
@@ -165,12 +168,14 @@ class Balancers(world.ObjectStore[Balancer]):
         """
         present = self._get_changeable(balancer_id)
         for member in members:
-            world.check_text("members", ipaddress.ip_address, member)
+            if member not in self._member_addresses:
+                world.check_text("members", ipaddress.ip_address, member)
+                self._member_addresses[member] = member
         if len(set(members)) != len(members):
             raise world.WorldError("invalid", "members: duplicate address")
         changed = msgspec.structs.replace(
             present,
-            members=tuple(members),
+            members=tuple(self._member_addresses[member] for member in members),
             unhealthy=tuple(address for address in present.unhealthy if address in members),
         )
         return self._start_transition(changed, "updating", self.change_s)

@@ -150,6 +150,7 @@ def _idle(time: timedelta) -> lbapi.IdleTimeout:
     return lbapi.IdleTimeout(idle_timeout=f"{time.total_seconds():.0f}s")
 
 
+@cloud.cached_for_nodes
 def targets(nodes: Iterable[cloud.Node]) -> tuple[lbapi.Target, ...]:
     """Return a target for each node with an internal address, at the first such address."""
     pool_targets = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -11,9 +11,11 @@ import pytest
 from ccm.cloud import (
     Ingress,
     InvalidArgument,
+    Node,
     PortStatus,
     Service,
     Status,
+    cached_for_nodes,
     has_load_balancer_finalizer,
     health_check_path_port,
     is_allow_all,
@@ -25,7 +27,7 @@ from ccm.cloud import (
 )
 from ccm.model import names
 from ccm.model.service import ServiceStatus
-from ccm.testing.builders import service
+from ccm.testing.builders import node, service
 
 F = names.FINALIZER_LOAD_BALANCER
 
@@ -210,3 +212,37 @@ def test_status_is_built_from_addresses_and_hostnames() -> None:
         )
     )
     assert Status.from_ingress([]) == Status()
+
+
+def test_result_for_nodes_is_shared_until_the_nodes_change() -> None:
+    computed = []
+
+    @cached_for_nodes
+    def select(nodes: Iterable[Node], prefix: str) -> list[str]:
+        computed.append(prefix)
+        return [node.name for node in nodes if node.name.startswith(prefix)]
+
+    nodes = (node("a1"), node("a2"), node("b1"))
+    first = select(nodes, "a")
+
+    assert first == ["a1", "a2"]
+    assert select(nodes, "a") is first
+    assert select(nodes, "b") == ["b1"]
+    assert select(nodes, "a") is first, "another argument does not replace the result"
+    assert computed == ["a", "b"]
+    assert select((node("a3"),), "a") == ["a3"]
+    assert select(nodes, "a") == first, "results of former nodes are not kept"
+    assert computed == ["a", "b", "a", "a"]
+
+
+def test_result_for_a_list_of_nodes_is_computed_again() -> None:
+    """A list may change between two calls."""
+
+    @cached_for_nodes
+    def count(nodes: Iterable[Node]) -> int:
+        return len(list(nodes))
+
+    nodes = [node("a")]
+    assert count(nodes) == 1
+    nodes.append(node("b"))
+    assert count(nodes) == 2
