@@ -1,4 +1,8 @@
-"""How the cost of new nodes and Services grows with the cluster, up to 15,000 nodes."""
+"""How the cost of new nodes and Services grows with the cluster, up to 15,000 nodes.
+
+Each cluster with Services is then settled, and the daemon is started again and left idle. A further
+case has routes to the Pods of 1,000 nodes.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,10 @@ from tests.benchmarks.world import RESTING_S, World, open_world
 SIZES = {1_000: 133, 5_000: 667, 15_000: 2_000}
 """Nodes -> Services."""
 
+ROUTES = 1_000
+CLUSTER_CIDR = "100.64.0.0/10"
+
+IDLE_S = 60.0
 LIMIT_S = 1_800.0
 SAMPLE = 5
 """Load balancers whose members are counted in the end: all of them would be 30 million."""
@@ -42,7 +50,11 @@ async def growth() -> dict[str, Any]:
         f"{case}.{figure}": _exponent(most / least, rows[least][case], rows[most][case], figure)
         for case, figure in itertools.product(SERIES, ("wall_s", "cpu_s", "peak_rss_mib"))
     }
-    return {"sizes": {str(nodes): row for nodes, row in rows.items()}, "exponents": exponents}
+    return {
+        "sizes": {str(nodes): row for nodes, row in rows.items()},
+        "exponents": exponents,
+        "routes": await _routes(),
+    }
 
 
 def _exponent(factor: float, small: dict[str, Any], large: dict[str, Any], figure: str) -> float:
@@ -102,6 +114,7 @@ async def _bring_up(world: World, names: list[str], webs: Sequence[str]) -> dict
         ended = max(done) / 1000
         calls = await world.cloud_calls()
         daemon.stop()
+    restart = {"restart": await _restart(world, flags)} if webs else {}
     return {
         "wall_s": round(ended - started, 2),
         "cpu_s": round(after.cpu_s - before.cpu_s, 2),
@@ -109,7 +122,62 @@ async def _bring_up(world: World, names: list[str], webs: Sequence[str]) -> dict
         "events": await world.count_events(),
         "cloud_calls": calls,
         **ticking.longest(ticks, started, ended),
+        **restart,
     }
+
+
+async def _restart(world: World, flags: Sequence[str]) -> dict[str, Any]:
+    """Figures of a start on a settled cluster, until the daemon rests, and of an idle minute."""
+    await world.cloud_calls()
+    offset, ticks = world.audit.stat().st_size, world.folder / "ticks-restart"
+    started = time.time()
+    async with world.leader("restart.log", *flags, ticks=ticks) as daemon:
+        rested, rested_at = await _rested(daemon), time.time()
+        calls = await world.cloud_calls()
+        requests = world.requests(offset)
+        await asyncio.sleep(IDLE_S)
+        idle = proc.usage(daemon.pid)
+        daemon.stop()
+    reads = ("get ", "list ", "watch ")
+    return {
+        "cpu_s": round(rested.cpu_s, 2),
+        "peak_rss_mib": round(rested.peak_mib, 1),
+        "requests": requests,
+        "writes": sum(
+            count
+            for request, count in requests.items()
+            if not request.startswith(reads) and not request.endswith(" leases")
+        ),
+        "cloud_calls": calls,
+        "idle_cpu_s": round(idle.cpu_s - rested.cpu_s, 2),
+        **ticking.longest(ticks, started, rested_at),
+    }
+
+
+async def _routes() -> dict[str, Any]:
+    """Nodes and their routes appear at once."""
+    names = [f"node-{n:05d}" for n in range(ROUTES)]
+    with tempfile.TemporaryDirectory(prefix="growth-") as folder:
+        async with open_world(Path(folder)) as world:
+            await world.add_instances(names)
+            ticks = world.folder / "ticks"
+            flag = f"--cluster-cidr={CLUSTER_CIDR}"
+            async with world.leader("routes.log", flag, ticks=ticks) as daemon:
+                await world.cloud_calls()
+                before = proc.usage(daemon.pid)
+                started = time.time()
+                await world.register(names, pod_cidrs=True)
+                await asyncio.to_thread(daemon.wait_for, "route created", ROUTES, LIMIT_S)
+                ended, calls = time.time(), await world.cloud_calls()
+                after = await _rested(daemon)
+                daemon.stop()
+            return {
+                "wall_s": round(ended - started, 2),
+                "cpu_s": round(after.cpu_s - before.cpu_s, 2),
+                "peak_rss_mib": round(after.peak_mib, 1),
+                "cloud_calls": calls,
+                **ticking.longest(ticks, started, ended),
+            }
 
 
 async def _rested(daemon: proc.Daemon) -> proc.Usage:

@@ -160,10 +160,14 @@ class World:
         names: list[str],
         *,
         padding: bool = False,
+        pod_cidrs: bool = False,
         on_node: Callable[[str, str], None] | None = None,
     ) -> float:
         """Nodes as kubelets register them, 64 at once; the seconds that took."""
         bodies = [_node(name, padding) for name in names]
+        for number, body in enumerate(bodies if pod_cidrs else ()):
+            cidr = f"100.{64 + (number >> 8)}.{number & 255}.0/24"
+            body["spec"] |= {"podCIDR": cidr, "podCIDRs": [cidr]}
         return await self._create("/api/v1/nodes", bodies, 64, on_node)
 
     async def _create(
