@@ -122,7 +122,7 @@ def _run(chosen: Options, program: Program) -> int:
     gc.freeze()
     # Reference counting frees nearly everything that a request allocates. Reference cycles are
     # rare, so few collections suffice. Scanning 10,000 young objects takes about a millisecond.
-    gc.set_threshold(10_000, 10, 10)
+    gc.set_threshold(10_000, 10, 100)
     gc.enable()
     try:
         with (

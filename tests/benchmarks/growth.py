@@ -225,22 +225,17 @@ def draw(figures: dict[str, Any]) -> str:
         f'<text x="{across(nodes)}" y="{HEIGHT - 24}" text-anchor="middle">{nodes:,}</text>'
         for nodes in SIZES
     ]
-    for series, line in points.items():
+    for row, (series, line) in enumerate(points.items()):
         path = " ".join(f"{across(nodes)},{up(cost)}" for nodes, cost in line)
-        nodes, cost = line[-1]
+        seconds = ", ".join(str(cost) for _, cost in line)
         exponent = figures["exponents"][f"{series}.cpu_s"]
-        parts.append(
-            f'<polyline points="{path}" fill="none" stroke="{SERIES[series]}" stroke-width="2"/>'
-        )
+        legend = f"{series.replace('_', ' ')}: {seconds} s, exponent {exponent}"
+        colour = SERIES[series]
         parts += [
-            f'<text x="{across(nodes)}" y="{up(cost) - 8}" text-anchor="middle" '
-            f'fill="{SERIES[series]}">{cost}</text>'
-            for nodes, cost in line
+            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>',
+            # At the points, the values of two series would cover each other.
+            f'<text x="{MARGIN}" y="{48 + 18 * row}" fill="{colour}">{legend}</text>',
         ]
-        parts.append(
-            f'<text x="{across(nodes) - 12}" y="{up(cost) + 20}" text-anchor="end" '
-            f'fill="{SERIES[series]}">{series.replace("_", " ")}, exponent {exponent}</text>'
-        )
     return "\n".join((*parts, "</svg>\n"))
 
 
