@@ -122,7 +122,9 @@ def _run(chosen: Options, program: Program) -> int:
     gc.freeze()
     # Reference counting frees nearly everything that a request allocates. Reference cycles are
     # rare, so few collections suffice. Scanning 10,000 young objects takes about a millisecond.
-    gc.set_threshold(10_000, 10, 100)
+    # With 15,000 nodes, a collection of the oldest generation takes 60 ms, so it must not run
+    # while these nodes are initialised.
+    gc.set_threshold(10_000, 3, 300)
     gc.enable()
     try:
         with (
