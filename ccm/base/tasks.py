@@ -88,6 +88,8 @@ async def run_bounded(
         # The workers share one iterator, so each item is taken once.
         for item in queue:
             await work(item)
+            # Thousands of jobs may end without a wait, for example with a cached result.
+            await asyncio.sleep(0)
 
     async with NamedTaskGroup() as group:
         for number in range(limit):

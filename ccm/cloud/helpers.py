@@ -29,15 +29,18 @@ _NAME_LENGTH = 32
 Arguments = TypeVarTuple("Arguments")
 T = TypeVar("T")
 
+_CACHED_TUPLES = 4
+"""Tuples of nodes whose results `cached_for_nodes` keeps: for both values of
+externalTrafficPolicy, the nodes of new calls and those of calls that began before a change."""
+
 _CACHED_RESULTS = 16
-"""Maximum results that `cached_for_nodes` keeps: annotations may ask for any number of selections.
-"""
+"""Maximum results for one tuple: annotations may ask for any number of selections."""
 
 
 def cached_for_nodes(
     function: Callable[[Iterable[Node], *Arguments], T],
 ) -> Callable[[Iterable[Node], *Arguments], T]:
-    """Cache the results of a function of the nodes of a load balancer, for the last nodes.
+    """Cache the results of a function of the nodes of a load balancer, for the last few tuples.
 
     Until the nodes change, the controller passes the same tuple of nodes for every Service. So a
     decorated function runs once for all Services, which matters with thousands of nodes. Only
@@ -46,21 +49,21 @@ def cached_for_nodes(
     Args:
         function: pure function of nodes and hashable arguments; its result must not be changed.
     """
-    cached: tuple[Iterable[Node], dict[Hashable, T]] = ((), {})
+    cached: dict[int, tuple[Iterable[Node], dict[Hashable, T]]] = {}
 
     @functools.wraps(function)
     def call(nodes: Iterable[Node], *arguments: *Arguments) -> T:
-        nonlocal cached
         if not isinstance(nodes, tuple):
             return function(nodes, *arguments)
-        if cached[0] is not nodes:
-            cached = (nodes, {})
-        results = cached[1]
+        if id(nodes) not in cached:
+            if len(cached) >= _CACHED_TUPLES:
+                del cached[next(iter(cached))]  # the oldest
+            cached[id(nodes)] = nodes, {}  # while it is kept, no other tuple has this ID
+        results = cached[id(nodes)][1]
         if arguments not in results:
-            result = function(nodes, *arguments)
             if len(results) >= _CACHED_RESULTS:
                 results.clear()
-            results[arguments] = result
+            results[arguments] = function(nodes, *arguments)
         return results[arguments]
 
     return call

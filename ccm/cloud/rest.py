@@ -288,7 +288,20 @@ class RestClient:
         after: Callable[[T], Mapping[str, str] | None],
         headers: Mapping[str, str] | None = None,
     ) -> list[T]:
-        """Return all pages of a listing, with one request per page.
+        """Return all pages of a listing; see `each_page`."""
+        listing = self.each_page(path, page, query, after=after, headers=headers)
+        return [entry async for entry in listing]
+
+    async def each_page(
+        self,
+        path: str,
+        page: type[T],
+        query: Mapping[str, str],
+        *,
+        after: Callable[[T], Mapping[str, str] | None],
+        headers: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[T]:
+        """Yield the pages of a listing, with one request per page.
 
         Args:
             path: path of the listing.
@@ -302,16 +315,15 @@ class RestClient:
         Raises:
             Unknown: `after` repeats earlier parameters, so the listing would never end.
         """
-        pages: list[T] = []
         seen: list[Mapping[str, str]] = []
         more: Mapping[str, str] | None = {}
         while more is not None:
             if more in seen:
                 raise errors.Unknown(f"GET {path}: endless listing: page {more} repeated")
             seen.append(more)
-            pages.append(await self.get(path, page, {**query, **more}, headers=headers))
-            more = after(pages[-1])
-        return pages
+            entry = await self.get(path, page, {**query, **more}, headers=headers)
+            yield entry
+            more = after(entry)
 
     async def request(
         self,

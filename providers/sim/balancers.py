@@ -12,6 +12,7 @@ whether a change is necessary. The digest is a hash of this form and of the memb
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import ipaddress
@@ -139,13 +140,17 @@ class SimBalancers:
             await self._api.rename_balancer(balancer.id, name)
 
     async def list_load_balancers(self, cluster_name: str) -> Sequence[cloud.LoadBalancerRecord]:
-        """Return the load balancers of the cluster: one request per page of 500."""
-        return [
-            cloud.LoadBalancerRecord(
-                name=balancer.name, digest=_digest(balancer), status=_status(balancer)
+        """Return the load balancers of the cluster: one request per page of 20."""
+        records = []
+        async for balancer in self._api.balancers(cluster_name):
+            records.append(
+                cloud.LoadBalancerRecord(
+                    name=balancer.name, digest=_digest(balancer), status=_status(balancer)
+                )
             )
-            for balancer in await self._api.balancers(cluster_name)
-        ]
+            # The digest of thousands of members takes milliseconds, so let other tasks run.
+            await asyncio.sleep(0)
+        return records
 
     def load_balancer_digest(
         self,
@@ -155,7 +160,7 @@ class SimBalancers:
     ) -> str:
         """Return the digest that the load balancer has after `ensure_load_balancer`."""
         recipe = desired_spec(service)
-        return digest(recipe, members(nodes, recipe.families))
+        return digest(recipe, _members_digest(nodes, recipe.families))
 
     async def _find(self, cluster_name: str, service: cloud.Service) -> client.Balancer | None:
         name = self.get_load_balancer_name(cluster_name, service)
@@ -221,7 +226,7 @@ def _digest(balancer: client.Balancer) -> str:
     """Return the digest; empty if the load balancer is busy or failed, to force an update."""
     if balancer.state == FAILED_STATE or balancer.state in BUSY_STATES:
         return ""
-    return digest(actual_spec(balancer), balancer.members)
+    return digest(actual_spec(balancer), _hash(sorted(balancer.members)))
 
 
 # --- specification of a Service -----------------------------------------------------------------
@@ -282,10 +287,18 @@ def is_address(text: str) -> bool:
     return True
 
 
-def digest(recipe: client.BalancerSpec, members_: Sequence[str]) -> str:
-    """Return a hash of configuration and members."""
-    content = msgspec.json.encode([recipe, sorted(members_)])
-    return hashlib.sha256(content).hexdigest()[:32]
+def digest(recipe: client.BalancerSpec, members_digest: str) -> str:
+    """Return a hash of the configuration and of the digest of the members."""
+    return _hash([recipe, members_digest])
+
+
+@cloud.cached_for_nodes
+def _members_digest(nodes: Iterable[cloud.Node], families: tuple[str, ...]) -> str:
+    return _hash(members(nodes, families))
+
+
+def _hash(content: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:32]
 
 
 def _sort_spec(recipe: client.BalancerSpec) -> client.BalancerSpec:

@@ -16,7 +16,7 @@ import msgspec
 
 from ccm.base import clock, log
 from ccm.base.log import Outage
-from ccm.base.tasks import run_bounded
+from ccm.base.tasks import in_slices, run_bounded
 from ccm.cloud.errors import CloudError, FailedPrecondition, Retry
 from ccm.cloud.lookup import InstanceLookup, NodeOwnership
 from ccm.cloud.types import InstanceMetadata
@@ -150,7 +150,8 @@ class NodeController:
 
     async def update_addresses(self) -> None:
         """Run one periodic pass over the addresses of all initialised nodes of this cloud."""
-        due = [node for node in self._nodes.store.list() if self._is_settled(node)]
+        nodes = in_slices(self._nodes.store.list())
+        due = [node async for node in nodes if self._is_settled(node)]
         faults: list[str] = []
 
         async def update_node(node: Node) -> None:

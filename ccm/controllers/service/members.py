@@ -165,14 +165,13 @@ class MemberPool:
         self._nodes[node.name] = node
         if old is None or old.provider_id != node.provider_id:
             self._digest ^= _digest(node) ^ (_digest(old) if old is not None else 0)
-        elif (old.labels, old.annotations, old.addresses) != (
-            node.labels,
-            node.annotations,
-            node.addresses,
+        elif not is_uninitialized(node) and (
+            is_uninitialized(old) or _selectable(old) != _selectable(node)
         ):
-            # A provider may select nodes by these, and no end of a burst causes an update.
+            # No end of a burst causes an update. A node that is being initialised changes several
+            # times, so it counts only when it is initialised.
             self._snapshot_at = -math.inf
-        elif _state(old) == _state(node):
+        elif (_selectable(old), _state(old)) == (_selectable(node), _state(node)):
             # A heartbeat: the provider may continue to use its results for the copy.
             return
         self._is_outdated = True
@@ -251,6 +250,11 @@ class MemberPool:
         if known in ("", self.fingerprint):
             return not known
         return burst != self.bursts and known != self._at_burst
+
+
+def _selectable(node: Node) -> object:
+    """Return the parts by which a provider may select nodes."""
+    return node.labels, node.annotations, node.addresses
 
 
 def _state(node: Node) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -218,6 +219,29 @@ async def test_run_bounded_keeps_its_limit_and_stops_at_the_first_failure() -> N
     with pytest.raises(ExceptionGroup):
         await tasks.run_bounded(range(20, 1000), work, limit=2, name="job")
     assert done < 25
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+async def test_other_tasks_run_between_jobs_and_slices_that_never_wait(jobs: int) -> None:
+    done, seen = 0, []
+
+    async def work(_: int) -> None:
+        nonlocal done
+        done += 1
+
+    async def watch() -> None:
+        while done < 4 * tasks.SLICE:
+            seen.append(done)
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(watch())
+    await tasks.run_bounded(range(2 * tasks.SLICE), work, limit=jobs, name="job")
+    assert max(b - a for a, b in itertools.pairwise(seen)) <= jobs + 1
+    seen.clear()
+    async for item in tasks.in_slices(range(2 * tasks.SLICE)):
+        await work(item)
+    await other
+    assert seen == [3 * tasks.SLICE]
 
 
 async def test_wait_for_is_cancelled_even_when_the_event_is_set() -> None:

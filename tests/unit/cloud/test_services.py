@@ -231,8 +231,23 @@ def test_result_for_nodes_is_shared_until_the_nodes_change() -> None:
     assert select(nodes, "a") is first, "another argument does not replace the result"
     assert computed == ["a", "b"]
     assert select((node("a3"),), "a") == ["a3"]
-    assert select(nodes, "a") == first, "results of former nodes are not kept"
-    assert computed == ["a", "b", "a", "a"]
+    assert select(nodes, "a") is first, "a call that began before the change continues"
+    assert computed == ["a", "b", "a"]
+
+
+def test_results_for_former_nodes_are_dropped() -> None:
+    computed = []
+
+    @cached_for_nodes
+    def count(nodes: Iterable[Node]) -> int:
+        computed.append(nodes)
+        return len(list(nodes))
+
+    former = (node("a"),)
+    for nodes in (former, *((node("b"), node(str(number))) for number in range(4)), former):
+        assert count(nodes) == len(nodes)
+
+    assert len(computed) == 6
 
 
 def test_result_for_a_list_of_nodes_is_computed_again() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ccm.cloud import Ingress, PortStatus, Service, Status
+from ccm.cloud import Ingress, PortStatus, Service, Status, address
 from ccm.controllers.service import plan
 from ccm.controllers.service.members import (
     SNAPSHOT_S,
@@ -405,6 +405,20 @@ async def test_heartbeat_of_a_node_causes_no_copy_of_the_members(
     pool.put(node("a", **new))
 
     assert (pool.snapshot is not first) is is_copied
+
+
+async def test_nodes_that_are_being_initialised_cause_no_copy_for_each_change() -> None:
+    pool = MemberPool()
+    pool.put(node("a"))
+    first = pool.snapshot
+    taints = [Taint(key=names.TAINT_UNINITIALIZED, effect="NoSchedule")]
+
+    for ip in ("10.0.0.1", "10.0.0.2"):
+        pool.put(node("a", taints=taints, addresses=[address("InternalIP", ip)]))
+        assert pool.snapshot is first
+
+    pool.put(node("a", addresses=[address("InternalIP", "10.0.0.2")]))
+    assert [each.address for each in pool.snapshot.nodes[0].addresses] == ["10.0.0.2"]
 
 
 @pytest.mark.row("service-nodes-03")
