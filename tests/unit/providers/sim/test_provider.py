@@ -110,6 +110,25 @@ def only(service: server.Service) -> world_balancers.Balancer:
     return found
 
 
+async def test_load_balancers_are_listed_in_small_pages_with_the_digests_of_their_services(
+    service: server.Service, load_balancers: balancers.SimBalancers
+) -> None:
+    """A page of hundreds with thousands of members each would exceed the limit of a response."""
+    webs = [builders.service(name=f"web-{n}", uid=f"u{n}") for n in range(45)]
+    nodes = tuple(map(numbered, range(1, 4)))
+    for web in webs:
+        await load_balancers.ensure_load_balancer(CLUSTER, web, nodes)
+    service.calls.clear()
+
+    listed = await load_balancers.list_load_balancers(CLUSTER)
+
+    assert service.calls == {"list_balancers": 3}
+    assert [record.digest for record in listed] == [
+        load_balancers.load_balancer_digest(CLUSTER, web, nodes) for web in webs
+    ]
+    assert load_balancers.load_balancer_digest(CLUSTER, webs[0], nodes[:2]) != listed[0].digest
+
+
 @pytest.mark.parametrize("call", ["ensure_load_balancer", "update_load_balancer"])
 async def test_refused_member_does_not_exclude_the_others(
     service: server.Service, load_balancers: balancers.SimBalancers, call: str
