@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 import re
+import threading
 from collections.abc import Callable, Collection, Hashable, Iterable
 from hashlib import sha256
 from typing import TypeVar, TypeVarTuple
 
 from ccm.cloud.errors import InvalidArgument
 from ccm.cloud.types import Status
-from ccm.model import Node, Service, names
+from ccm.model import Service, names
 from ccm.model.cidr import Network, overlap, parse_cidr
 from ccm.model.service import POLICY_LOCAL, TYPE_LOAD_BALANCER, TYPE_NODE_PORT
 
@@ -27,6 +28,7 @@ HEALTH_CHECK_PATH = "/healthz"
 _NAME_LENGTH = 32
 
 Arguments = TypeVarTuple("Arguments")
+E = TypeVar("E")
 T = TypeVar("T")
 
 _CACHED_TUPLES = 4
@@ -38,8 +40,8 @@ _CACHED_RESULTS = 16
 
 
 def cached_for_nodes(
-    function: Callable[[Iterable[Node], *Arguments], T],
-) -> Callable[[Iterable[Node], *Arguments], T]:
+    function: Callable[[Iterable[E], *Arguments], T],
+) -> Callable[[Iterable[E], *Arguments], T]:
     """Cache the results of a function of the nodes of a load balancer, for the last few tuples.
 
     Until the nodes change, the controller passes the same tuple of nodes for every Service. So a
@@ -48,23 +50,26 @@ def cached_for_nodes(
 
     Args:
         function: pure function of nodes and hashable arguments; its result must not be changed.
+            The nodes may be replaced by the result of another such function, if that is a tuple.
     """
-    cached: dict[int, tuple[Iterable[Node], dict[Hashable, T]]] = {}
+    cached: dict[int, tuple[Iterable[E], dict[Hashable, T]]] = {}
+    lock = threading.Lock()  # a blocking provider calls the function in threads
 
     @functools.wraps(function)
-    def call(nodes: Iterable[Node], *arguments: *Arguments) -> T:
+    def call(nodes: Iterable[E], *arguments: *Arguments) -> T:
         if not isinstance(nodes, tuple):
             return function(nodes, *arguments)
-        if id(nodes) not in cached:
-            if len(cached) >= _CACHED_TUPLES:
-                del cached[next(iter(cached))]  # the oldest
-            cached[id(nodes)] = nodes, {}  # while it is kept, no other tuple has this ID
-        results = cached[id(nodes)][1]
-        if arguments not in results:
-            if len(results) >= _CACHED_RESULTS:
-                results.clear()
-            results[arguments] = function(nodes, *arguments)
-        return results[arguments]
+        with lock:
+            if id(nodes) not in cached:
+                if len(cached) >= _CACHED_TUPLES:
+                    del cached[next(iter(cached))]  # the oldest
+                cached[id(nodes)] = nodes, {}  # while it is kept, no other tuple has this ID
+            results = cached[id(nodes)][1]
+            if arguments not in results:
+                if len(results) >= _CACHED_RESULTS:
+                    results.clear()
+                results[arguments] = function(nodes, *arguments)
+            return results[arguments]
 
     return call
 

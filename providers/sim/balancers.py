@@ -80,8 +80,7 @@ class SimBalancers:
         if actual_spec(balancer) != recipe:
             balancer = await self._api.change_balancer(balancer.id, recipe)
             _check_usable(balancer)
-        balancer = await self._ensure_members(balancer, members(nodes, recipe.families))
-        return _status(balancer)
+        return _status(await self._ensure_members(balancer, members(nodes, recipe.families)))
 
     async def update_load_balancer(
         self, cluster_name: str, service: cloud.Service, nodes: Sequence[cloud.Node]
@@ -187,7 +186,7 @@ class SimBalancers:
 
     async def _ensure_members(
         self, balancer: client.Balancer, members: Sequence[str]
-    ) -> client.Balancer:
+    ) -> client.BalancerSummary:
         # The members are sorted, unlike those that an administrator may have set.
         if len(balancer.members) == len(members) and sorted(balancer.members) == list(members):
             return balancer
@@ -203,7 +202,7 @@ class SimBalancers:
         return changed
 
 
-def _check_usable(balancer: client.Balancer) -> None:
+def _check_usable(balancer: client.BalancerSummary) -> None:
     """Raise `Aborted` or `RetryAfter` in states that accept no changes."""
     if balancer.state == FAILED_STATE:
         raise cloud.Aborted(
@@ -216,7 +215,7 @@ def _check_usable(balancer: client.Balancer) -> None:
         )
 
 
-def _status(balancer: client.Balancer) -> cloud.Status:
+def _status(balancer: client.BalancerSummary) -> cloud.Status:
     if balancer.state == "provisioning":
         return cloud.Status()
     return cloud.Status(ingress=tuple(cloud.Ingress(ip=ingress.ip) for ingress in balancer.ingress))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
@@ -185,14 +185,19 @@ class Ingress(msgspec.Struct, frozen=True):
     ip: str
 
 
-class Balancer(BalancerOrder, frozen=True, kw_only=True):
-    """Load balancer. `state` may have unknown values."""
+class BalancerSummary(BalancerOrder, frozen=True, kw_only=True):
+    """Load balancer without its members. `state` may have unknown values."""
 
     id: str
     state: str
     reason: str = ""
     ready_in_s: float = 0.0
     ingress: tuple[Ingress, ...] = ()
+
+
+class Balancer(BalancerSummary, frozen=True, kw_only=True):
+    """Load balancer."""
+
     members: tuple[str, ...] = ()
 
 
@@ -308,10 +313,11 @@ class Client:
         """Replace the configuration of a load balancer; name, cluster and members stay."""
         return await self._http.send("PUT", f"/v1/balancers/{balancer_id}", recipe, Balancer)
 
-    async def set_members(self, balancer_id: str, members: Sequence[str]) -> Balancer:
+    async def set_members(self, balancer_id: str, members: Iterable[str]) -> BalancerSummary:
         """Replace the members of a load balancer."""
         path = f"/v1/balancers/{balancer_id}/members"
-        return await self._http.send("PUT", path, {"members": members}, Balancer)
+        # The members in the response are not decoded: there may be thousands.
+        return await self._http.send("PUT", path, _members_body(members), BalancerSummary)
 
     async def rename_balancer(self, balancer_id: str, name: str) -> Balancer:
         """Rename a load balancer. Raises `AlreadyExists` if the name is taken."""
@@ -342,6 +348,11 @@ class Client:
         items: Any = (table, tuple.__class_getitem__((kind, ...)))
         pages = await self._http.pages(f"/v1/{table}", _page(items), query, after=_after)
         return [item for page in pages for item in getattr(page, table)], len(pages)
+
+
+@cloud.cached_for_nodes
+def _members_body(members: Iterable[str]) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode({"members": members}))
 
 
 def _after(page: Any) -> Mapping[str, str] | None:
