@@ -427,12 +427,12 @@ class _Index:
 
     @property
     def replacement_s(self) -> float:
-        """Seconds from the start of the listing in which no instance in it can be replaced.
+        """Seconds from the start of the listing until an instance in it may have been replaced.
 
         A former instance may never have had a Node, so no event tells that it was replaced. Up to
         ten requests, a new listing is cheap, so that `RECENT_S` applies. A larger listing serves
-        for a second per request, up to `REPLACEMENT_S`: in 30 s, few clouds can delete an instance
-        and create, boot and join another.
+        for a second per request, up to `REPLACEMENT_S`: few clouds can delete an instance, and
+        create, boot and join another, in that time.
         """
         return max(RECENT_S, min(REPLACEMENT_S, self.requests))
 
