@@ -121,10 +121,10 @@ def _run(chosen: Options, program: Program) -> int:
     # event loop for tens of milliseconds.
     gc.freeze()
     # Reference counting frees nearly everything that a request allocates. Reference cycles are
-    # rare, so few collections suffice. Scanning 10,000 young objects takes about a millisecond.
-    # With 15,000 nodes, a collection of the oldest generation takes 60 ms, so it must not run
-    # while these nodes are initialised.
-    gc.set_threshold(10_000, 3, 300)
+    # rare, so few collections suffice. A collection blocks the event loop, in proportion to its
+    # objects: up to 5,000 in the first generation, 15,000 in the second. With 15,000 nodes, the
+    # third takes 60 ms, so it must not be collected while these nodes are initialised.
+    gc.set_threshold(5_000, 1, 1_000)
     gc.enable()
     try:
         with (
