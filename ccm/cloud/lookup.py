@@ -131,8 +131,10 @@ RECENT_S = 10.0
 """Age in seconds up to which a listing initialises nodes that were first seen after its start. An
 instance that registers its node in this time had its addresses when the listing started."""
 
-UNCHANGED_S = 60.0
-"""The same for an instance that a listing at least `RECENT_S` earlier held with the same data."""
+UNCHANGED_S = 120.0
+"""The same for an instance that a listing at least `RECENT_S` earlier held with the same data.
+
+Nodes that registered in time (`_Index.replacement_s`) may wait this long for their turn."""
 
 REPLACEMENT_S = 30.0
 """Maximum seconds from the start of a listing until an instance in it may have been deleted, and

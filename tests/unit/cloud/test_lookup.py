@@ -584,7 +584,10 @@ async def test_node_of_a_replaced_instance_never_gets_the_former_provider_id(
     assert found is None or found.metadata.provider_id == "fake://replacement"
 
 
-async def test_node_seen_in_time_is_initialised_later_from_the_unchanged_listing() -> None:
+@pytest.mark.parametrize(("after_s", "is_served"), [(-1, True), (0, False)])
+async def test_node_seen_in_time_is_initialised_later_from_the_unchanged_listing(
+    after_s: float, is_served: bool
+) -> None:
     """A queue of new nodes causes no listing: their instances existed when they registered."""
     listings = Listings(["a", "b"])
     inventory = shared(listings)
@@ -594,11 +597,11 @@ async def test_node_seen_in_time_is_initialised_later_from_the_unchanged_listing
     new = node("a")
     await advance(1)
     inventory.on_node_event(None, new)
-    await advance(UNCHANGED_S - 2)
+    await advance(UNCHANGED_S - 1 + after_s)
 
-    assert await inventory.find(new, single_requests=9, initial=True)
+    assert await inventory.find(new, single_requests=11, initial=True)
 
-    assert listings.fetched == 2
+    assert listings.fetched == (2 if is_served else 3)
 
 
 async def test_new_node_that_a_newer_listing_lacks_waits_for_no_listing() -> None:
