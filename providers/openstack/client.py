@@ -112,7 +112,8 @@ def _canonical_code(code: str, text: str) -> str:
     # Octavia answers with the second text if the subnet of the VIP is exhausted.
     if "quota" in text.lower() or "No more IP addresses" in text:
         return "quota"
-    if "immutable and cannot be updated" in text:
+    # The second text is about changes of the load balancer itself.
+    if re.search("immutable and cannot be updated|Invalid state PENDING_", text):
         return "immutable"
     if _ABSENT.search(text) and not text.startswith(NO_ROUTE):
         return "not_found"  # the client believes it only with status 404

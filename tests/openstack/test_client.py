@@ -326,6 +326,16 @@ OCTAVIA_IMMUTABLE = {
     "faultstring": "Load Balancer 1 is immutable and cannot be updated.",
     "debuginfo": None,
 }
+OCTAVIA_STATE = {
+    "faultcode": "Client",
+    "faultstring": "Invalid state PENDING_UPDATE of loadbalancer resource 1",
+    "debuginfo": None,
+}
+OCTAVIA_ERROR = {
+    "faultcode": "Client",
+    "faultstring": "Invalid state ERROR of loadbalancer resource 1",
+    "debuginfo": None,
+}
 OCTAVIA_QUOTA = {
     "faultcode": "Client",
     "faultstring": "Quota has been met for resources: Load Balancer",
@@ -359,6 +369,8 @@ def neutron_error(kind: str, message: str) -> dict[str, Any]:
         (neutron_error("HTTPNotFound", f"{client.NO_ROUTE}."), "unknown_path"),
         ({"faultcode": "Client", "faultstring": "Load Balancer 1 not found."}, "not_found"),
         (OCTAVIA_IMMUTABLE, "immutable"),
+        (OCTAVIA_STATE, "immutable"),
+        (OCTAVIA_ERROR, "Client"),  # no change will end that state
         (OCTAVIA_QUOTA, "quota"),
         (OCTAVIA_FULL, "quota"),
         ({"code": 404, "title": "Bad Request", "description": "Pool 1 not found."}, "not_found"),

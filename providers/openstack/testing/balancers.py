@@ -150,9 +150,10 @@ def _references(table: Mapping[str, Resource], balancer: Resource) -> list[Resou
 def _changeable(cloud: Cloud, number: str, *, deletion: bool = False) -> Resource:
     """Return a load balancer and mark it as being changed. Raises the error 409."""
     balancer = get(cloud, "balancers", number)
-    if balancer["provisioning_status"] not in ("ACTIVE", *(["ERROR"] if deletion else [])):
-        text = f"Load Balancer {number} is immutable and cannot be updated."
-        raise ApiError("immutable", text, status=409)
+    status = balancer["provisioning_status"]
+    if status not in ("ACTIVE", *(["ERROR"] if deletion else [])):
+        text = f"Invalid state {status} of loadbalancer resource {number}"
+        raise ApiError("immutable", text if deletion else state.MESSAGES["immutable"], status=409)
     if not deletion:
         balancer["provisioning_status"] = "PENDING_UPDATE"
         balancer["updated_at"] = cloud.now()
