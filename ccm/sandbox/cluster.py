@@ -25,7 +25,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -267,7 +267,7 @@ async def _open_fake(
             provider=replace(provider, config=config, machine_objects=objects),
             kind=f"fake of the {provider.name} cloud (no --cloud-config): {url}",
             variables=variables,
-            environment={**clean_environment(provider.name, declared), **variables},
+            environment={**clean_environment(provider.name, declared, variables), **variables},
             child=child,
         )
 
@@ -285,14 +285,19 @@ def fake_module(opener: registry.Opener) -> str:
         return ""
 
 
-def clean_environment(name: str, config: type[msgspec.Struct] | None) -> Mapping[str, str]:
+def clean_environment(
+    name: str, config: type[msgspec.Struct] | None, variables: Collection[str] = ()
+) -> Mapping[str, str]:
     """Return this process's environment without variables that may belong to a real account.
 
-    Removed are variables with the provider's name as prefix, and the provider's declared settings.
+    Removed are the provider's declared settings, and variables that begin with the provider's name
+    or with the first word of one of `variables`, the names that the fake sets: OS_CLOUD removes
+    OS_PASSWORD.
     """
-    prefix = f"{name.upper().replace('-', '_')}_"
+    words = {name.upper().replace("-", "_"), *(key.partition("_")[0] for key in variables)}
+    prefixes = tuple(f"{word}_" for word in words)
     declared = {setting.name for setting in cloud_settings.table(config)} if config else set()
-    kept = [key for key in os.environ if not key.startswith(prefix) and key not in declared]
+    kept = [key for key in os.environ if not key.startswith(prefixes) and key not in declared]
     return {key: os.environ[key] for key in kept}
 
 

@@ -166,17 +166,22 @@ def test_log_entry_is_shown_as_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "real", "others"),
+    ("name", "variables", "real", "others"),
     [
-        ("hcloud", ["HCLOUD_TOKEN", "ROBOT_ENABLED", "ROBOT_USER_FILE"], ["HOME_OF_HCLOUD"]),
-        ("stackit", ["STACKIT_REGION"], ["ROBOT_ENABLED"]),
-        ("my-cloud", ["MY_CLOUD_TOKEN"], ["MY_CLOUDY_DAY", "HCLOUD_TOKEN"]),
+        ("hcloud", [], ["HCLOUD_TOKEN", "ROBOT_ENABLED", "ROBOT_USER_FILE"], ["HOME_OF_HCLOUD"]),
+        ("stackit", [], ["STACKIT_REGION"], ["ROBOT_ENABLED", "OS_CLOUD"]),
+        ("openstack", ["OS_CLOUD"], ["OS_AUTH_URL", "OS_PASSWORD"], ["OSTYPE", "HCLOUD_TOKEN"]),
+        ("my-cloud", [], ["MY_CLOUD_TOKEN"], ["MY_CLOUDY_DAY", "HCLOUD_TOKEN"]),
     ],
 )
 def test_variables_of_a_real_account_are_removed_from_the_environment(
-    monkeypatch: pytest.MonkeyPatch, name: str, real: list[str], others: list[str]
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    variables: list[str],
+    real: list[str],
+    others: list[str],
 ) -> None:
-    """Variables with the provider's prefix, and declared ones; all others stay."""
+    """Declared ones, and those with the prefix of the provider or fake; all others stay."""
     for key in (*real, *others):
         monkeypatch.setenv(key, "real")
 
@@ -186,6 +191,6 @@ def test_variables_of_a_real_account_are_removed_from_the_environment(
         else None
     )
 
-    found = cluster.clean_environment(name, config)
+    found = cluster.clean_environment(name, config, variables)
 
     assert [key for key in (*real, *others) if key in found] == others
