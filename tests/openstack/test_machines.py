@@ -709,16 +709,7 @@ async def test_a_listing_has_the_servers_of_its_pool_also_without_filter(
 async def test_a_malformed_provider_id_is_refused_without_a_call(
     harness: OpenStackHarness, provider_id: str
 ) -> None:
-    group = of(harness)
-    req = group.request(group.identity(), provider_id)
-    for ask in (
-        group.driver.get_machine_status,
-        group.driver.delete_machine,
-        group.driver.initialize_machine,
-    ):
-        with pytest.raises(cloud.InvalidArgument):
-            await ask(req)
-    assert harness.service.requests == 0
+    await harness.refuses_machine_id(provider_id)
 
 
 # --- regions and credentials --------------------------------------------------------------------

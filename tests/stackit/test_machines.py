@@ -430,16 +430,7 @@ async def test_an_imported_server_in_status_error_is_not_deleted(harness: Stacki
 async def test_a_malformed_provider_id_is_refused_without_a_call(
     harness: StackitHarness, provider_id: str
 ) -> None:
-    group = of(harness)
-    req = group.request(group.identity(), provider_id)
-    for ask in (
-        group.driver.get_machine_status,
-        group.driver.delete_machine,
-        group.driver.initialize_machine,
-    ):
-        with pytest.raises(cloud.InvalidArgument):
-            await ask(req)
-    assert harness.service.requests == 0
+    await harness.refuses_machine_id(provider_id)
 
 
 @pytest.mark.row("stackit-id-01")

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from ccm import cloud
-from ccm.testing import probes
+from ccm.testing import machine_probes, probes
 from ccm.testing.contract import Harness, Made
 from ccm.testing.contract_balancers import ensured
 from ccm.testing.fake_api import Exchange, Fault
@@ -75,6 +75,16 @@ class VendorHarness(Harness):
     async def lose_answer(self, number: int) -> None:
         fault = Fault(kind="drop", operation=self.any_write, skip=number - 1, count=1, applied=True)
         await self.fail(fault)
+
+    async def refuses_machine_id(self, provider_id: str) -> None:
+        """Prove that no call about a machine with this provider ID gets to the cloud."""
+        group = machine_probes.machines_of(self.project, self)
+        req = group.request(group.identity(), provider_id)
+        driver = group.driver
+        for ask in (driver.get_machine_status, driver.delete_machine, driver.initialize_machine):
+            with pytest.raises(cloud.InvalidArgument):
+                await ask(req)
+        assert self.service.requests == 0
 
     async def slow_load_balancers(self, *, slow: bool) -> None:
         self.service.settings.balancer_s = 60.0 if slow else 0.0
