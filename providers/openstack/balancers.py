@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -75,9 +76,10 @@ class OpenStackBalancers:
         of all load balancers, which shows changes made by others."""
         self._without_group: set[str] = set()
         """UIDs of Services that have no security group left from earlier settings."""
-        self._tagging = asyncio.Lock()
-        """Held from the read of a load balancer's tags to their change, which replaces all tags:
-        Services that share a load balancer may be reconciled at the same time."""
+        self._locks = WeakValueDictionary[str, asyncio.Lock]()
+        """ID of a load balancer -> lock, held from the read of its tags to their change, which
+        replaces all tags, or to its deletion: Services that share a load balancer may be
+        reconciled at the same time."""
 
     def get_load_balancer_name(self, cluster_name: str, service: cloud.Service) -> str:
         """Return `kube_service_<cluster>_<namespace>_<name>`, cut to 255 characters."""
@@ -127,7 +129,7 @@ class OpenStackBalancers:
         _check_ports(wanted, held, [part for part in parts if part not in own])
         changes = _Changes(self._api, held)
         if request.features.has("tags") and request.name not in held.tags and not is_renamed:
-            async with self._tagging:
+            async with self._lock(held):
                 held = await self._api.balancer(held.id) or held
                 await changes.change_balancer({"tags": [*held.tags, request.name]})
         await changes.ensure_parts(request.parts(nodes, held.vip_subnet_id), own, request.name)
@@ -284,8 +286,21 @@ class OpenStackBalancers:
                     return marked
         balancer_id = request.read(ann.BALANCER_ID, "")
         held = await self._api.balancer(balancer_id) if balancer_id else None
-        # The name of the cluster has changed, and the load balancer was not ensured since then.
-        return [held] if held is not None and request.is_renamed(held) else []
+        # The name of the cluster has changed, or another client removed the tag, and the load
+        # balancer was not ensured since then.
+        is_own = held and (request.is_renamed(held) or request.name in await self._tags(held))
+        return [held] if held and is_own else []
+
+    async def _tags(self, held: octavia.Balancer) -> list[str]:
+        """Return the tags of a load balancer and of its listeners: both show its Services.
+
+        A change replaces all tags, so that another client can remove one that it did not know.
+        """
+        listeners = await self._api.listeners({"loadbalancer_id": held.id})
+        return [*held.tags, *(tag for each in listeners for tag in each.tags)]
+
+    def _lock(self, held: octavia.Balancer) -> asyncio.Lock:
+        return self._locks.setdefault(held.id, asyncio.Lock())
 
     # --- creation and changes ---------------------------------------------------------------------
 
@@ -341,7 +356,7 @@ class OpenStackBalancers:
                 f"{held.operating_status or 'unknown'}; {advice}"
             )
         if held.provisioning_status != ACTIVE:
-            raise _pending(held)
+            raise _pending(held.name, held.provisioning_status)
         if (":" in held.vip_address) is not request.is_ipv6:
             raise cloud.InvalidArgument(
                 f"load balancer {held.name} has the address {held.vip_address}, which is not of "
@@ -371,10 +386,12 @@ class OpenStackBalancers:
     async def _rename(self, request: Request, held: octavia.Balancer, changes: _Changes) -> None:
         """Replace the old name of the cluster in the marks of the load balancer."""
         order: dict[str, Any] = {"name": request.name, "description": request.description}
-        if request.features.has("tags"):
-            kept = [tag for tag in held.tags if tag not in (held.name, request.name)]
-            order["tags"] = [*kept, request.name]
-        await changes.change_balancer(order)
+        async with self._lock(held):
+            if request.features.has("tags"):
+                now = await self._api.balancer(held.id) or held
+                kept = [tag for tag in now.tags if tag not in (held.name, request.name)]
+                order["tags"] = [*kept, request.name]
+            await changes.change_balancer(order)
         text = f"load balancer {held.name} was renamed to {request.name}"
         self._context.warn(request.service.reference, RENAMED, text)
 
@@ -447,22 +464,19 @@ class OpenStackBalancers:
             RetryAfter: the deletion is not complete.
         """
         if held.provisioning_status not in (ACTIVE, ERROR):
-            raise _pending(held)
-        name = held.name if request.is_renamed(held) else request.name
-        changes = _Changes(self._api, held)
-        if not _is_disposable(held, name):
-            for part in balancer_specs.own_parts(await self._api.parts(held.id), name):
+            raise _pending(held.name, held.provisioning_status)
+        names, changes = request.names(held), _Changes(self._api, held)
+        async with self._lock(held):
+            held = await self._api.balancer(held.id) or held
+            others = balancer_specs.service_tags(await self._tags(held), *names)
+            if held.name.startswith(NAME_PREFIX) and not others:
+                await self._start_deletion(request, held, changes)
+                raise _pending(held.name, octavia.PENDING_DELETE)
+            for part in balancer_specs.own_parts(await self._api.parts(held.id), *names):
                 await changes.delete_part(part)
-            async with self._tagging:
-                held = await self._api.balancer(held.id) or held
-                if not _is_disposable(held, name):
-                    # The tag goes last, because a repeated call finds the load balancer by it.
-                    tags = [tag for tag in held.tags if tag != name]
-                    await changes.change_balancer({"tags": tags})
-                    _log.info("load balancer released", load_balancer=held.id, owner=name)
-                    return
-        await self._start_deletion(request, held, changes)
-        raise cloud.RetryAfter(f"load balancer {held.name} is being deleted", seconds=RETRY_S)
+            # The tag goes last, because a repeated call finds the load balancer by it.
+            await changes.change_balancer({"tags": [tag for tag in held.tags if tag not in names]})
+        _log.info("load balancer released", load_balancer=held.id, owner=request.name)
 
     async def _start_deletion(
         self, request: Request, held: octavia.Balancer, changes: _Changes
@@ -473,11 +487,6 @@ class OpenStackBalancers:
         for part in () if cascade else await self._api.parts(held.id):
             await changes.delete_part(part)
         await changes.run(lambda: self._api.delete(held.id, cascade=cascade))
-
-
-def _is_disposable(held: octavia.Balancer, name: str) -> bool:
-    """Return whether a load balancer was created here and has no other Service."""
-    return held.name.startswith(NAME_PREFIX) and not balancer_specs.service_tags(held.tags, name)
 
 
 class _Changes:
@@ -520,7 +529,7 @@ class _Changes:
             if status in (ERROR, octavia.DELETED):
                 name = f"{self._held.name} ({self._held.id})"
                 raise cloud.Aborted(f"load balancer {name} is in state {status} after a change")
-        raise cloud.RetryAfter(f"load balancer {self._held.name} is {status}", seconds=RETRY_S)
+        raise _pending(self._held.name, status)
 
     async def change(self, path: str, key: str, order: Body) -> None:
         """Change a resource, unless there is nothing to change."""
@@ -621,10 +630,13 @@ def _check_ports(
 
 
 def _names(held: octavia.Balancer, cluster_name: str) -> list[str]:
-    """Return the names of the Services of a cluster that use a load balancer."""
+    """Return the names of the Services of a cluster that use a load balancer.
+
+    Its name counts only without tags: the Service that it is named after may have left it.
+    """
     return [
         name
-        for name in sorted({held.name, *held.tags})
+        for name in sorted({*balancer_specs.service_tags(held.tags)} or {held.name})
         if (balancer_specs.parse_name(name) or [""])[0] == cluster_name
         and balancer_specs.is_marked(held, name)
     ]
@@ -640,6 +652,5 @@ def _servers(nodes: Iterable[cloud.Node], region: str) -> list[str]:
     return servers
 
 
-def _pending(held: octavia.Balancer) -> cloud.RetryAfter:
-    text = f"load balancer {held.name} is {held.provisioning_status}"
-    return cloud.RetryAfter(text, seconds=RETRY_S)
+def _pending(name: str, status: str) -> cloud.RetryAfter:
+    return cloud.RetryAfter(f"load balancer {name} is {status}", seconds=RETRY_S)

@@ -109,17 +109,14 @@ class FloatingIps:
         """Delete the floating IP of a load balancer if it was created for a Service."""
         existing = None if keep else await self.of_port(held.vip_port_id)
         if existing is not None and existing.is_of_service:
-            await self._delete(existing)
+            await self._api.delete(f"{PATH}/{existing.id}")
 
     async def _remove(self, existing: FloatingIp, *, keep: bool) -> None:
         """Delete a floating IP, or dissociate it if it was not created for a Service."""
         if keep or not existing.is_of_service:
             await self._associate(existing, None)
         else:
-            await self._delete(existing)
-
-    async def _delete(self, existing: FloatingIp) -> None:
-        await self._api.delete(f"{PATH}/{existing.id}")
+            await self._api.delete(f"{PATH}/{existing.id}")
 
     async def _associate(self, existing: FloatingIp, port_id: str | None) -> FloatingIp:
         order = {"port_id": port_id}

@@ -731,11 +731,8 @@ async def _attach(
     """Return the networks of a server for Nova; create the ports that Nova cannot create."""
     needs_ports = any(map(spec.needs_port, spec.attachments))
     existing = await list_ports(session, identity) if needs_ports else []
-    groups = (
-        [await _find_id(session, GROUP, "securityGroups", group) for group in spec.security_groups]
-        if needs_ports
-        else []
-    )
+    names = spec.security_groups if needs_ports else ()
+    groups = [await _find_id(session, GROUP, "securityGroups", name) for name in names]
     networks = []
     for network in spec.attachments:
         if network.port_id:

@@ -187,6 +187,11 @@ class Octavia:
         suffix = "?cascade=true" if cascade else ""
         await self._api.delete(f"{BALANCERS}/{client.part(balancer_id)}{suffix}")
 
+    async def listeners(self, query: Mapping[str, str]) -> list[Listener]:
+        """Return the listeners that match a query."""
+        listed, _ = await self._api.list_all(LISTENERS, "listeners", Listener, query)
+        return listed
+
     async def parts(self, balancer_id: str) -> list[HeldPart]:
         """Return listeners with their pools: two requests, and one or two for each pool."""
         parts = await self._parts({"loadbalancer_id": balancer_id})
@@ -206,7 +211,7 @@ class Octavia:
         self, query: Mapping[str, str], ids: Collection[str] = ()
     ) -> list[tuple[str, HeldPart]]:
         """Return load balancer and part for the listeners of a query, or of some load balancers."""
-        listeners, _ = await self._api.list_all(LISTENERS, "listeners", Listener, query)
+        listeners = await self.listeners(query)
         pools, _ = await self._api.list_all(POOLS, "pools", Pool, query)
         by_id = {pool.id: pool for pool in pools}
         monitors: dict[str, Monitor] = {}

@@ -486,6 +486,8 @@ async def test_services_share_a_load_balancer(project: Project, first_goes_first
     assert project.listener["protocol_port"] == (443 if first_goes_first else 80)
     assert len(project.ips) == 1
     await project.in_vain(order[1], nodes)
+    (record,) = await project.balancer.list_load_balancers(CLUSTER)
+    assert record.name == (SECOND if first_goes_first else NAME)  # the other one is no orphan
     await project.deleted(order[1])
     assert project.left_over() == []
 
@@ -505,6 +507,71 @@ async def test_services_that_share_a_load_balancer_may_be_changed_at_once(
         sharing = (service(), second(project), third)
         await asyncio.gather(*map(project.deleted, sharing))
 
+    assert project.left_over() == []
+
+
+async def test_a_load_balancer_that_a_service_joins_is_not_deleted_with_the_other(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Service joins while the deletion has decided to delete the load balancer as well."""
+    await project.ensured(service())
+    asked = second(project)
+    release, lock, waits = project.balancer._ips.release, project.balancer._lock, asyncio.Event()
+    joining: list[asyncio.Task[Any]] = []
+
+    async def join(*args: Any, **more: Any) -> None:
+        monkeypatch.setattr(project.balancer, "_lock", wait)
+        ensure = project.balancer.ensure_load_balancer(CLUSTER, asked, [])
+        joining.append(asyncio.create_task(ensure))
+        until = [*joining, asyncio.create_task(waits.wait())]
+        await asyncio.wait(until, return_when=asyncio.FIRST_COMPLETED)
+        await release(*args, **more)
+
+    def wait(held: Any) -> Any:
+        waits.set()
+        return lock(held)
+
+    monkeypatch.setattr(project.balancer._ips, "release", join)
+    await project.deleted(service())
+
+    with pytest.raises(cloud.CloudError):  # the deletion was first
+        await joining[0]
+    assert project.left_over() == []
+
+
+@pytest.mark.parametrize("kept", [NAME, SECOND])
+async def test_a_lost_tag_is_added_again(project: Project, kept: str) -> None:
+    """Another client, which has read the tags before, replaced them after the Service joined."""
+    await project.ensured(service())
+    other = second(project)
+    await project.ensured(other)
+    project.only["tags"] = [kept]
+
+    (record,) = await project.balancer.list_load_balancers(CLUSTER)
+    assert record.name == kept  # so that the next resync ensures the other Service
+    await project.ensured(other if kept == NAME else service())
+
+    assert sorted(project.only["tags"]) == sorted([NAME, SECOND])
+
+
+@pytest.mark.parametrize("then", ["delete", "delete the other"])
+async def test_nothing_is_lost_or_left_over_for_a_lost_tag(project: Project, then: str) -> None:
+    """The listeners show their Services, too."""
+    await project.ensured(service())
+    other = second(project)
+    await project.ensured(other)
+    project.only["tags"] = [NAME]
+
+    if then == "delete":
+        await project.deleted(other)
+        assert project.listener["tags"] == [NAME]
+    else:
+        await project.deleted(service())
+        assert project.listener["tags"] == [SECOND]
+        await project.ensured(other)
+        assert project.only["tags"] == [SECOND]
+    for asked in (service(), other):
+        await project.deleted(asked)
     assert project.left_over() == []
 
 

@@ -1,7 +1,7 @@
 """Numbers of calls before real services.
 
 On OpenStack 2026.1 and a quiet machine: 2 for a start with 20 nodes, 10 or 11 for a Service with
-one port and a floating IP, 8 for a second port, 8 for the deletion, 3 for a route, and 15 for the
+one port and a floating IP, 8 for a second port, 10 for the deletion, 3 for a route, and 15 for the
 restart of a daemon with 20 nodes and 3 Services, none of which writes.
 """
 
