@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from providers.openstack.testing import __main__ as openstack_program
+from providers.openstack.testing import state as openstack_state
 from providers.stackit.testing import server as stackit_server
 from tests import servers
 from tests.scenario import harness
@@ -107,6 +109,24 @@ def _stackit(api_server: servers.ApiServer, folder: Path) -> AbstractAsyncContex
 
 
 @contextlib.asynccontextmanager
+async def _openstack(api_server: servers.ApiServer, folder: Path) -> AsyncIterator[Site]:
+    vendor = clouds.OpenStack()
+    number, secret = vendor.fake.identity.app_credential
+    values = {
+        "APPLICATION_CREDENTIAL_ID": number,
+        "APPLICATION_CREDENTIAL_SECRET": secret,
+        "REGION": openstack_state.REGION,
+        "FLAVOR": openstack_program.FLAVOR,
+        "IMAGE": openstack_program.IMAGE,
+        "NETWORK": openstack_program.NETWORK,
+    }
+    async with _vendor(vendor, {}, api_server, folder) as site:
+        values["AUTH_URL"] = f"{vendor.fake.url}/identity/v3"
+        named = {f"OPENSTACK_E2E_{name}": text for name, text in values.items()}
+        yield replace(site, values=named)
+
+
+@contextlib.asynccontextmanager
 async def _sim(api_server: servers.ApiServer, folder: Path) -> AsyncIterator[Site]:
     async with harness.open_environment(api_server, folder) as env:
         yield Site(
@@ -142,6 +162,11 @@ STACKIT: Mapping[str, Any] = {
     "systems": ("ubuntu",),
     "unsupported": ("ubuntu", "noimage"),
 }
+OPENSTACK: Mapping[str, Any] = {
+    "package": "openstack",
+    "systems": ("ubuntu",),
+    "unsupported": ("ubuntu", "noimage"),
+}
 
 
 def targets(environ: Mapping[str, str]) -> Sequence[Target]:
@@ -149,6 +174,7 @@ def targets(environ: Mapping[str, str]) -> Sequence[Target]:
     found = [
         Target(**HETZNER, open=_hetzner),
         Target(**STACKIT, open=_stackit),
+        Target(**OPENSTACK, open=_openstack),
         Target(package="sim", systems=("ubuntu", "flatcar"), unsupported=None, open=_sim),
     ]
     given = {name: text for name, text in environ.items() if "_E2E_" in name and text}
@@ -163,4 +189,18 @@ def targets(environ: Mapping[str, str]) -> Sequence[Target]:
         config = f"global: {{projectId: {project}, region: {region}}}\n"
         opener = _real("stackit", config, given, {"STACKIT_SERVICE_ACCOUNT_KEY": key})
         found.append(Target(**STACKIT, open=opener, is_real=True))
+    url, number, secret = (
+        given.get(f"OPENSTACK_E2E_{name}")
+        for name in ("AUTH_URL", "APPLICATION_CREDENTIAL_ID", "APPLICATION_CREDENTIAL_SECRET")
+    )
+    if url and number and secret:
+        settings = {
+            "auth-url": url,
+            "application-credential-id": number,
+            "application-credential-secret": secret,
+            "region": given.setdefault("OPENSTACK_E2E_REGION", ""),
+        }
+        lines = [f'{key} = "{text}"' for key, text in settings.items() if text]
+        opener = _real("openstack", "\n".join(["[Global]", *lines, ""]), given, {})
+        found.append(Target(**OPENSTACK, open=opener, is_real=True))
     return found

@@ -9,6 +9,12 @@ where servers cost money:
     STACKIT_E2E_IMAGE_ID               image of Ubuntu
     STACKIT_E2E_NETWORK_ID             network of the servers
     STACKIT_E2E_REGION                 region (default eu01)
+    OPENSTACK_E2E_AUTH_URL             URL of Keystone
+    OPENSTACK_E2E_APPLICATION_CREDENTIAL_ID, OPENSTACK_E2E_APPLICATION_CREDENTIAL_SECRET
+    OPENSTACK_E2E_FLAVOR               name of a flavor
+    OPENSTACK_E2E_IMAGE                image of Ubuntu, name or ID
+    OPENSTACK_E2E_NETWORK              network of the servers, name or ID
+    OPENSTACK_E2E_REGION               region (default: the first of the catalogue)
     E2E_SCENARIOS                      pattern of the names of scenarios (default *)
 
 A scenario of an operating system and a version of the kubelet is `ubuntu-v1.36.2`; the others are
@@ -76,13 +82,15 @@ async def test_provisioning_e2e(
 
 
 def test_real_clouds_are_tried_only_with_credentials() -> None:
-    fakes = ["hetzner-fake", "stackit-fake", "sim-fake"]
+    fakes = ["hetzner-fake", "stackit-fake", "openstack-fake", "sim-fake"]
     stackit = {"STACKIT_E2E_PROJECT_ID": "p", "STACKIT_E2E_SERVICE_ACCOUNT_KEY": "{}"}
-    alone = {"STACKIT_E2E_PROJECT_ID": "p"}
+    names = ("AUTH_URL", "APPLICATION_CREDENTIAL_ID", "APPLICATION_CREDENTIAL_SECRET")
+    openstack = {f"OPENSTACK_E2E_{name}": "x" for name in names}
+    alone = {"STACKIT_E2E_PROJECT_ID": "p", "OPENSTACK_E2E_AUTH_URL": "http://x/v3"}
 
     assert [str(target) for target in targets({"HZ_E2E_TOKEN": "", **alone})] == fakes
-    found = [str(target) for target in targets({"HZ_E2E_TOKEN": "t", **stackit})]
-    assert found == [*fakes, "hetzner-real", "stackit-real"]
+    found = [str(target) for target in targets({"HZ_E2E_TOKEN": "t", **stackit, **openstack})]
+    assert found == [*fakes, "hetzner-real", "stackit-real", "openstack-real"]
 
 
 def test_scenarios_are_operating_systems_by_versions_of_the_kubelet() -> None:
