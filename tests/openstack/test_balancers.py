@@ -892,6 +892,37 @@ async def test_a_security_group_opens_the_node_ports(project: Project) -> None:
     assert [port["tags"] for port in ports] == [["theirs"]] * 2
 
 
+async def test_load_balancer_and_group_of_an_older_manager_are_kept(project: Project) -> None:
+    """Its group lets all traffic out, it tags ports, and its load balancers have no tags."""
+    nodes = project.nodes(1)
+    async with project.open(manage_security_groups="true") as project.balancer:
+        await project.ensured(service(), nodes)
+        (group,) = project.world.security_groups.values()
+        (port,) = (p for p in project.world.ports.values() if p["security_groups"])
+        rules = [{"direction": "egress", "ethertype": family} for family in ("IPv4", "IPv6")]
+        group["security_group_rules"] += [
+            {**rule, "id": project.world.new_id(), "security_group_id": group["id"]}
+            for rule in rules
+        ]
+        port["tags"] = [group["id"], "theirs"]
+        project.only["tags"] = []
+        (record,) = await project.balancer.list_load_balancers(CLUSTER)
+        project.calls()
+        assert record.digest == project.balancer.load_balancer_digest(CLUSTER, service(), nodes)
+
+        await project.ensured(service(), nodes)
+
+        assert [call for call in project.calls() if call[0] != "G"] == [
+            "PUT /load-balancer/v2/lbaas/loadbalancers/{id}",
+            *["DELETE /network/v2.0/security-group-rules/{id}"] * 2,
+        ]
+        assert (project.only["tags"], port["tags"]) == ([NAME], [group["id"], "theirs"])
+        assert holders(project, group) == ["node-1"]
+        await project.in_vain(service(), nodes)
+        await project.deleted(service())
+    assert (project.left_over(), port["tags"]) == ([], ["theirs"])
+
+
 def holders(project: Project, group: dict[str, Any]) -> list[str]:
     """Names of the servers with the group."""
     ports = [p for p in project.world.ports.values() if group["id"] in p["security_groups"]]
