@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,8 +23,8 @@ TYPES: Mapping[str, tuple[str, str]] = {
 """Service -> type, and path of its URL."""
 
 FLAVORS = (("m1.tiny", 1, 512), ("m1.small", 2, 2048))
-CIDR = "203.0.113.0/24"
-"""Range of the external network."""
+CIDR, TAG = "203.0.113.0/24", "floating"
+"""Range of the external network, and the tag of its subnet."""
 
 
 @dataclass(frozen=True)
@@ -152,4 +153,19 @@ async def resources(plan: Plan) -> None:
         number = (await admin.call("neutron", "POST", "/v2.0/networks", json=body))["network"]["id"]
         subnet = {"name": "public-v4", "network_id": number, "ip_version": 4, "cidr": CIDR}
         body = {"subnet": {**subnet, "enable_dhcp": False}}
-        await admin.call("neutron", "POST", "/v2.0/subnets", json=body)
+        made = (await admin.call("neutron", "POST", "/v2.0/subnets", json=body))["subnet"]
+        await admin.call("neutron", "PUT", f"/v2.0/subnets/{made['id']}/tags/{TAG}")
+        await _offer(admin, "flavor", {"loadbalancer_topology": "SINGLE"})
+        for zone in plan.zones:
+            await _offer(admin, "availability_zone", {"compute_zone": zone}, zone)
+
+
+async def _offer(admin: _Admin, kind: str, data: Mapping[str, str], name: str = "single") -> None:
+    """Create a flavor or zone of load balancers, with its profile; only administrators may."""
+    path = f"/v2/lbaas/{kind.replace('_', '')}"
+    profile: dict[str, Any] = {"name": name, "provider_name": "amphora"}
+    body = {f"{kind}_profile".replace("flavor_", "flavor"): profile}
+    profile[f"{kind}_data"] = json.dumps(data)
+    made = (await admin.call("octavia", "POST", f"{path}profiles", json=body)).popitem()[1]
+    offered = {"name": name, f"{kind}_profile_id": made["id"]}
+    await admin.call("octavia", "POST", f"{path}s", json={kind: offered})

@@ -200,27 +200,44 @@ async def test_nodes_services_and_routes_of_a_cluster_come_and_go(
 
 
 LIFE = ("web", port(80, 30080))
-WRITES = (
-    "POST /load-balancer/v2/lbaas/loadbalancers",
-    "POST /network/v2.0/floatingips",
-    "PUT /network/v2.0/ports/{id}",
-    "PUT /network/v2.0/routers/{id}/add_extraroutes",
-    "DELETE /network/v2.0/floatingips/{id}",
-    "DELETE /load-balancer/v2/lbaas/loadbalancers/{id}",
-    "PUT /network/v2.0/routers/{id}/remove_extraroutes",
+GROUPS = {"manage-security-groups": "true"}
+PORT = "PUT /network/v2.0/ports/{id}"
+CREATION = (
+    ("POST /load-balancer/v2/lbaas/loadbalancers", 0),
+    ("POST /network/v2.0/floatingips", 0),
+    ("POST /network/v2.0/security-groups", 0),
+    ("POST /network/v2.0/security-group-rules", 0),
+    ("DELETE /network/v2.0/security-group-rules/{id}", 0),
+    (PORT, 0),
+    (PORT, 1),
+    ("PUT /network/v2.0/routers/{id}/add_extraroutes", 0),
 )
-"""The writing calls of a node with a route and of a Service, from the creation to the deletion."""
+"""The writing calls for a new node with a route and a Service, and how many like it come before.
+
+The port of the node gets an allowed address pair and a security group.
+"""
+
+DELETION = (
+    ("DELETE /network/v2.0/floatingips/{id}", 0),
+    ("DELETE /load-balancer/v2/lbaas/loadbalancers/{id}", 0),
+    ("DELETE /network/v2.0/security-groups/{id}", 0),
+    (PORT, 2),
+    (PORT, 3),
+    ("PUT /network/v2.0/routers/{id}/remove_extraroutes", 0),
+)
+"""Those for their deletion."""
 
 
-@pytest.mark.parametrize("operation", WRITES)
+@pytest.mark.parametrize(("operation", "skip"), CREATION + DELETION)
 async def test_a_daemon_killed_at_a_writing_call_leaves_nothing(
-    api_server: servers.ApiServer, tmp_path: Path, harness: LabHarness, operation: str
+    api_server: servers.ApiServer, tmp_path: Path, harness: LabHarness, operation: str, skip: int
 ) -> None:
     """The call takes effect, and its answer never arrives."""
+    harness.extra["LoadBalancer"] = GROUPS
     async with opened(api_server, tmp_path, harness) as cluster:
         (name,) = await cluster.register(1)
         daemon = await cluster.env.start(**cluster.how)
-        fault = Fault(operation=operation, kind="drop", applied=True, count=1)
+        fault = Fault(operation=operation, kind="drop", applied=True, skip=skip, count=1)
         harness.service.script.add(fault)
         harness.service.on_drop = lambda: daemon.signal(signal.SIGKILL)
 
@@ -229,22 +246,17 @@ async def test_a_daemon_killed_at_a_writing_call_leaves_nothing(
             harness.service.on_drop = None
             await cluster.env.start(**cluster.how)
 
-        if not operation.startswith("DELETE") and "remove" not in operation:
-            await cluster.expose(*LIFE)
+        await cluster.expose(*LIFE)
+        if (operation, skip) in CREATION:
             await revive()
-            await cluster.env.cluster.initialised(name, within_s=WITHIN_S)
-            await cluster.routed([name])
-            await cluster.served("web")
-            assert len(await harness.lab.balancers()) == 1
-            await cluster.withdraw()
-        else:
-            await cluster.env.cluster.initialised(name, within_s=WITHIN_S)
-            await cluster.expose(*LIFE)
-            await cluster.routed([name])
-            await cluster.served("web")
+        await cluster.env.cluster.initialised(name, within_s=WITHIN_S)
+        await cluster.routed([name])
+        await cluster.served("web")
+        assert len(await harness.lab.balancers()) == 1
+        if (operation, skip) in DELETION:
             for path in (f"{SERVICES}/web", f"{NODES}/{name}"):
                 await cluster.env.cluster.delete(path)
             await revive()
-            await cluster.withdraw()
+        await cluster.withdraw()
 
     assert await cluster.remains() == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from ccm import cloud
@@ -69,6 +70,121 @@ async def test_each_change_is_stored_applied_once_and_undone(harness: LabHarness
     assert await left_over(harness) == []
 
 
+async def test_timeouts_and_health_checks_are_those_of_the_annotations(
+    harness: LabHarness,
+) -> None:
+    nodes = await probes.nodes(harness.project, harness, 1)
+    timeouts = {
+        "timeout_client_data": 41000,
+        "timeout_member_connect": 4200,
+        "timeout_member_data": 43000,
+        "timeout_tcp_inspect": 44,
+    }
+    checks = {"delay": 9, "timeout": 4, "max_retries": 5, "max_retries_down": 6}
+    given = {
+        **timeouts,
+        **{f"health_monitor_{key}": value for key, value in checks.items()},
+        "enable_health_monitor": "true",
+    }
+    for protocol, stored in (("true", "PROXY"), ("v1", "PROXY"), ("v2", "PROXYV2")):
+        texts = {key: str(value) for key, value in given.items()}
+        asked = service(**texts, proxy_protocol=protocol)
+        await ensured(harness.balancer, asked, nodes)
+        assert is_stored(await only(harness, "listeners"), timeouts)
+        assert is_stored(await only(harness, "healthmonitors"), checks)
+        assert (await only(harness, "pools"))["protocol"] == stored
+    await deleted(harness.balancer, asked)
+
+    assert await left_over(harness) == []
+
+
+async def test_members_are_the_nodes_of_the_selector_and_addresses_those_of_the_family(
+    harness: LabHarness,
+) -> None:
+    nodes = await probes.nodes(harness.project, harness, 2)
+    meta = msgspec.structs.replace(nodes[0].metadata, labels={"tier": "edge"})
+    labelled = [msgspec.structs.replace(nodes[0], metadata=meta), nodes[1]]
+    of_ipv6 = {"internal": "true", "subnet_id": harness.state.subnets[1]}
+    families: dict[str, Any] = {"ip_families": ["IPv6"]}
+    for asked in (
+        service(node_selector="tier=edge"),
+        service(node_selector="tier=edge", **of_ipv6, spec=families),
+    ):
+        await ensured(harness.balancer, asked, labelled)
+        pool = (await only(harness, "pools"))["id"]
+        (member,) = await harness.lab.parts(f"pools/{pool}/members")
+        is_ipv6 = asked.spec.ip_families == ["IPv6"]
+        assert member["name"] == nodes[0].name
+        vip = (await only(harness))["vip_address"]
+        assert {":" in member["address"], ":" in vip} == {is_ipv6}
+        await deleted(harness.balancer, asked)
+
+    assert await left_over(harness) == []
+
+
+async def test_a_class_selects_the_networks(harness: LabHarness) -> None:
+    state = harness.state
+    (external, *_) = await harness.lab.listed(
+        "network", "/v2.0/subnets", "subnets", network_id=state.public["id"]
+    )
+    harness.extra["LoadBalancer"] = {"floating-network-id": harness.state.network["id"]}
+    harness.extra['LoadBalancerClass "edge"'] = {
+        "floating-network-id": state.public["id"],
+        "floating-subnet-id": external["id"],
+        "subnet-id": state.subnets[0],
+        "member-subnet-id": state.subnets[0],
+    }
+    harness.extra['LoadBalancerClass "inner"'] = {"network-id": state.network["id"]}
+    async with openstack.open_cloud(harness.context()) as project:
+        balancer: Any = project.load_balancer
+        edge = service(**{"class": "edge"})
+        await ensured(balancer, edge, [])
+        (ip,) = await harness.lab.own("floatingips")
+        assert ip["floating_network_id"] == state.public["id"]
+        assert (await only(harness))["vip_subnet_id"] == state.subnets[0]
+        await deleted(balancer, edge)
+        inner = service(**{"class": "inner"}, internal="true")
+        await ensured(balancer, inner, [])
+        assert (await only(harness))["vip_network_id"] == state.network["id"]
+        await deleted(balancer, inner)
+        with pytest.raises(cloud.InvalidArgument, match="known classes: edge, inner"):
+            await ensured(balancer, service(**{"class": "none"}), [])
+
+    assert await left_over(harness) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "field", "word"),
+    [
+        ("flavors", "flavors", "flavor_id", "id"),
+        ("availabilityzones", "availability_zones", "availability_zone", "name"),
+    ],
+)
+async def test_flavor_and_availability_zone_are_those_of_annotation_and_file(
+    harness: LabHarness, kind: str, key: str, field: str, word: str
+) -> None:
+    """Only administrators create them, with their profiles: those of the lab are in its seed."""
+    offered = await harness.lab.listed("load-balancer", f"/v2/lbaas/{kind}", key)
+    values = [one[word] for one in offered if one["enabled"]]
+    if not values:
+        pytest.skip(f"Octavia has no {kind}; an administrator creates them with their profiles")
+    value = values[-1]
+    harness.extra["LoadBalancer"] = {field.replace("_", "-"): value}
+    async with openstack.open_cloud(harness.context()) as project:
+        of_file: Any = project.load_balancer
+        for balancer, asked in (
+            (harness.balancer, service(internal="true", **{field: value})),
+            (of_file, service(internal="true")),
+        ):
+            await ensured(balancer, asked, [])
+            assert (await only(harness))[field] == value
+            await deleted(balancer, asked)
+        with pytest.raises(cloud.InvalidArgument, match="Invalid (flavor_id|availability zone)"):
+            await ensured(harness.balancer, service(internal="true", **{field: OTHER}), [])
+
+    assert await left_over(harness) == []
+
+
 async def test_networks_and_floating_ips_are_those_of_the_annotations(harness: LabHarness) -> None:
     state = harness.state
     nodes = await probes.nodes(harness.project, harness, 1)
@@ -82,8 +198,10 @@ async def test_networks_and_floating_ips_are_those_of_the_annotations(harness: L
         ({"floating_network_id": state.public["id"]}, True),
         ({"floating_subnet_id": external["id"]}, True),
         ({"floating_subnet": external["name"]}, True),
+        *(({"floating_subnet_tags": tag}, True) for tag in external["tags"]),
         ({"internal": "true"}, False),
         ({"internal": "true", "network_id": state.network["id"]}, False),
+        ({"internal": "true", "subnet_id": state.subnets[0]}, False),
         ({"internal": "true", "member_subnet_id": state.subnets[0]}, False),
         ({"internal": "true", "port_id": vip["id"]}, False),
         ({"hostname": "web.example.com"}, True),
