@@ -179,7 +179,7 @@ async def test_flavor_and_availability_zone_are_those_of_annotation_and_file(
             await ensured(balancer, asked, [])
             assert (await only(harness))[field] == value
             await deleted(balancer, asked)
-        with pytest.raises(cloud.InvalidArgument, match="Invalid (flavor_id|availability zone)"):
+        with pytest.raises(cloud.InvalidArgument, match=r"Invalid (flavor_id|availability zone)"):
             await ensured(harness.balancer, service(internal="true", **{field: OTHER}), [])
 
     assert await left_over(harness) == []
