@@ -128,17 +128,19 @@ class Request:
         """Description of the Service's own load balancer."""
         return describe(self.cluster, self.service.namespace, self.service.name)
 
-    def is_renamed(self, held: octavia.Balancer) -> bool:
-        """Return whether the load balancer is the Service's, under another name of the cluster."""
-        # Without the address in an annotation, the user wants to share another Service's.
-        if ann.BALANCER_ADDRESS.name not in self.service.annotations:
-            return False
-        old, new = parse_name(held.name), parse_name(self.name)
-        return bool(old and new and old != new and old[1:] == new[1:])
+    def former_names(self, held: octavia.Balancer) -> list[str]:
+        """Return the Service's marks on a load balancer under another name of the cluster."""
+        # Without the address in an annotation, the user wants to share another Service's. With a
+        # tag of its own, the Service shares one with an equally named Service of another cluster.
+        if ann.BALANCER_ADDRESS.name not in self.service.annotations or self.name in held.tags:
+            return []
+        key = (parse_name(self.name) or ())[1:]
+        marks = {held.name, *held.tags} - {self.name}
+        return [mark for mark in marks if key and (parse_name(mark) or ())[1:] == key]
 
     def names(self, held: octavia.Balancer) -> list[str]:
         """Return the tags of the Service on a load balancer."""
-        return [self.name, held.name] if self.is_renamed(held) else [self.name]
+        return [self.name, *self.former_names(held)]
 
     @property
     def is_internal(self) -> bool:

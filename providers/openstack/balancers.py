@@ -51,7 +51,7 @@ ZONES_IGNORED = "LoadBalancerAvailabilityZonesIgnored"
 """The version or provider of Octavia has no availability zones."""
 
 RENAMED = "LoadBalancerRename"
-"""The load balancer had the name of another cluster and was renamed."""
+"""The load balancer, or a tag of it, had the name of another cluster and was renamed."""
 
 PATCHER = "openstack-load-balancers"
 """Name of the API client that writes annotations to Services."""
@@ -120,20 +120,20 @@ class OpenStackBalancers:
         held = await self._find(request) or await self._create(request, nodes)
         await self._check_status(request, held)
         self._warn_of_missing_features(request)
-        is_renamed = request.is_renamed(held)
-        is_owner = is_renamed or held.name == request.name
+        former = request.former_names(held)
+        is_owner = held.name in (request.name, *former)
         parts = await self._api.parts(held.id)
         own = balancer_specs.own_parts(parts, *request.names(held))
         if not is_owner:
             self._check_sharing(request, held)
         _check_ports(wanted, held, [part for part in parts if part not in own])
         changes = _Changes(self._api, held)
-        if request.features.has("tags") and request.name not in held.tags and not is_renamed:
+        if request.features.has("tags") and request.name not in held.tags and not former:
             async with self._lock(held):
                 held = await self._api.balancer(held.id) or held
                 await changes.change_balancer({"tags": [*held.tags, request.name]})
         await changes.ensure_parts(request.parts(nodes, held.vip_subnet_id), own, request.name)
-        if is_renamed:  # last: an interrupted call finds the parts by the old name
+        if former:  # last: an interrupted call finds the parts by the old name
             await self._rename(request, held, changes)
         await changes.finish()
         address = await self._ensure_address(request, held, is_owner=is_owner)
@@ -213,7 +213,7 @@ class OpenStackBalancers:
         ]
         parts = await self._api.all_parts({held.id for _, held in listed}) if listed else {}
         ips = {entry.port_id: entry for entry in await self._ips.find({})} if listed else {}
-        groups = await self._groups.services() if listed else frozenset()
+        groups = {key for key, _ in await self._groups.of_services()} if listed else set[str]()
         records = []
         for name, held in listed:
             own = balancer_specs.own_parts(parts.get(held.id, ()), name)
@@ -288,7 +288,7 @@ class OpenStackBalancers:
         held = await self._api.balancer(balancer_id) if balancer_id else None
         # The name of the cluster has changed, or another client removed the tag, and the load
         # balancer was not ensured since then.
-        is_own = held and (request.is_renamed(held) or request.name in await self._tags(held))
+        is_own = held and (request.former_names(held) or request.name in await self._tags(held))
         return [held] if held and is_own else []
 
     async def _tags(self, held: octavia.Balancer) -> list[str]:
@@ -376,7 +376,7 @@ class OpenStackBalancers:
                 f"{place}: an internal Service cannot share a load balancer, which may become "
                 "public; remove the annotation"
             )
-        others = balancer_specs.service_tags(held.tags, request.name)
+        others = balancer_specs.service_tags(held.tags, *request.names(held))
         if request.name not in held.tags and len(others) >= self._settings.max_shared_lb:
             raise cloud.FailedPrecondition(
                 f"load balancer {held.id} is shared by {len(others)} Services already; use "
@@ -384,15 +384,16 @@ class OpenStackBalancers:
             )
 
     async def _rename(self, request: Request, held: octavia.Balancer, changes: _Changes) -> None:
-        """Replace the old name of the cluster in the marks of the load balancer."""
-        order: dict[str, Any] = {"name": request.name, "description": request.description}
+        """Replace the old name of the cluster in the Service's marks of the load balancer."""
+        names, order = request.names(held), dict[str, Any]()
+        if held.name in names:
+            order = {"name": request.name, "description": request.description}
         async with self._lock(held):
             if request.features.has("tags"):
                 now = await self._api.balancer(held.id) or held
-                kept = [tag for tag in now.tags if tag not in (held.name, request.name)]
-                order["tags"] = [*kept, request.name]
+                order["tags"] = [*(tag for tag in now.tags if tag not in names), request.name]
             await changes.change_balancer(order)
-        text = f"load balancer {held.name} was renamed to {request.name}"
+        text = f"load balancer {held.id}: {', '.join(names[1:])} was renamed to {request.name}"
         self._context.warn(request.service.reference, RENAMED, text)
 
     async def _ensure_address(

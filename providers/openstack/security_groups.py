@@ -113,19 +113,16 @@ class SecurityGroups:
                 await self._set_groups(port, group.id, add=False)
         await self._api.delete(f"{PATH}/{group.id}")
 
-    async def services(self) -> frozenset[str]:
-        """Return namespace and name, joined by a dash, of all Services with a group."""
-        return frozenset(key for key, _ in await self._of_services())
-
     async def remove_of(self, namespace: str, name: str) -> None:
         """Remove the groups of a Service whose UID is unknown: one request to list all groups."""
-        for key, group in await self._of_services():
+        for key, group in await self.of_services():
             # Different Services may have the same text here, but not in the description.
             is_described = f" {namespace}/{name} " in str(group.description)
             if key == f"{namespace}-{name}" and is_described:
                 await self.remove(group.name)
 
-    async def _of_services(self) -> list[tuple[str, Group]]:
+    async def of_services(self) -> list[tuple[str, Group]]:
+        """Return all groups of Services, with namespace and name joined by a dash."""
         listed, _ = await self._api.list_all(PATH, "security_groups", Group)
         matches = [(_NAME.fullmatch(group.name), group) for group in listed]
         return [(match[1], group) for match, group in matches if match]

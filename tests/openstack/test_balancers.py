@@ -683,6 +683,76 @@ async def test_a_renamed_cluster_keeps_its_load_balancers(project: Project, then
     await project.in_vain(asked, nodes)
 
 
+@pytest.mark.parametrize("then", ["ensure", "delete"])
+@pytest.mark.parametrize("first_goes_first", [True, False])
+@pytest.mark.row("openstack-balancer-08")
+async def test_services_of_a_renamed_cluster_go_on_sharing(
+    project: Project, then: str, first_goes_first: bool
+) -> None:
+    nodes = project.nodes(1)
+    await project.ensured(service(), nodes, cluster="old")
+    await project.ensured(second(project), nodes, cluster="old")
+    marks = {"load_balancer_id": project.only["id"], "load_balancer_address": "x"}
+    sharing = [annotated(service(), **marks), annotated(second(project), **marks)]
+    ordered = sharing if first_goes_first else sharing[::-1]
+
+    if then == "ensure":
+        for asked in ordered:
+            await project.ensured(asked, nodes)
+        assert project.only["name"] == NAME
+        assert sorted(project.only["tags"]) == sorted([NAME, SECOND])
+        tags = [one["tags"] for one in project.world.listeners.values()]
+        assert sorted(tags) == sorted([[NAME], [SECOND]])
+        assert project.recorder.reasons == [balancers.RENAMED] * 2
+        for asked in sharing:
+            await project.in_vain(asked, nodes)
+    for asked in ordered:
+        await project.deleted(asked)
+    assert project.left_over() == []
+
+
+async def test_a_renaming_that_was_interrupted_goes_on(project: Project) -> None:
+    nodes = project.nodes(1)
+    await project.ensured(service(), nodes, cluster="old")
+    await project.ensured(second(project), nodes, cluster="old")
+    marks = {"load_balancer_id": project.only["id"], "load_balancer_address": "x"}
+    other = annotated(second(project), **marks)
+    fault = Fault(code="unavailable", operation="PUT /load-balancer/v2/lbaas/loadbalancers/{id}")
+    project.fake.script.add(fault)
+    with pytest.raises(cloud.Unavailable):
+        await project.balancer.ensure_load_balancer(CLUSTER, other, nodes)
+    project.fake.heal()
+
+    await project.ensured(other, nodes)
+    await project.ensured(annotated(service(), **marks), nodes)
+
+    assert sorted(project.only["tags"]) == sorted([NAME, SECOND])
+    assert len(project.world.listeners) == 2
+
+
+async def test_equally_named_services_of_two_clusters_share_a_load_balancer(
+    project: Project,
+) -> None:
+    """It stays that of the cluster which has created it."""
+    nodes = project.nodes(1)
+    await project.ensured(service(), nodes, cluster="blue")
+    created = {**project.only}
+    marks = {"load_balancer_id": created["id"], "load_balancer_address": "x"}
+    first = annotated(service(), **marks)
+    joined = service(load_balancer_id=created["id"], spec={"ports": [HTTPS]})
+    await project.ensured(joined, nodes)
+    joined = annotated(joined, **marks)
+
+    await project.ensured(joined, nodes)
+    await project.ensured(first, nodes, cluster="blue")
+
+    assert project.only["name"] == created["name"]
+    assert sorted(project.only["tags"]) == sorted([created["name"], NAME])
+    assert project.recorder.reasons == []
+    await project.deleted(joined)
+    assert (project.only["tags"], project.listener["protocol_port"]) == ([created["name"]], 80)
+
+
 # --- states and errors ----------------------------------------------------------------------------
 
 
