@@ -125,6 +125,9 @@ class Config(cloud.Settings, frozen=True, kw_only=True, rename=_camel):
     instance: Instance = Instance()
 
 
+_KEY = "STACKIT_SERVICE_ACCOUNT_KEY, or the file of STACKIT_SERVICE_ACCOUNT_KEY_PATH,"
+
+
 def _variable(name: str) -> str:
     return f"STACKIT_{name.upper()}"
 
@@ -196,7 +199,7 @@ class Variables(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
                     text, values["private_key"] or ""
                 ).fields.token_endpoint
             except ValueError as error:
-                faults.append(f"STACKIT_SERVICE_ACCOUNT_KEY {error}")
+                faults.append(f"{_KEY} {error}")
             else:
                 faults += _token_endpoint_fault(endpoint)
         return faults
@@ -211,8 +214,7 @@ def _token_endpoint_fault(endpoint: str) -> Sequence[str]:
     try:
         parse_token_url(endpoint or auth.TOKEN_URL)
     except ValueError:
-        name = "STACKIT_SERVICE_ACCOUNT_KEY: credentials.tokenEndpoint"
-        return [f"{name} is {endpoint!r}; it must look like https://host"]
+        return [f"{_KEY} has tokenEndpoint {endpoint!r}; it must look like https://host"]
     return []
 
 

@@ -138,6 +138,7 @@ def test_a_malformed_service_account_key_is_refused_without_quoting_it(
     (found,) = faults(STACKIT_SERVICE_ACCOUNT_KEY=text)
 
     assert told in found
+    assert "file of STACKIT_SERVICE_ACCOUNT_KEY_PATH" in found  # the variable of the guide
     assert text not in found
 
 
