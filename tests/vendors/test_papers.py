@@ -19,7 +19,6 @@ from ccm.machines import creation, flags
 from providers.hcloud import config as hcloud_config
 from providers.hcloud.testing import __main__ as hcloud_program
 from providers.openstack import config as openstack_config
-from providers.stackit import config as stackit_config
 from providers.stackit import refusals
 from providers.stackit.testing import server as stackit_server
 from tests.manifests import shipped
@@ -103,27 +102,17 @@ def test_settings_of_the_hcloud_guide_are_valid(tmp_path: Path) -> None:
     assert "--cluster-cidr=10.244.0.0/16" in made
 
 
-def test_settings_of_the_stackit_guide_are_valid() -> None:
-    """Manifests and chart mount the files where the guide says; the chart sets no flag for it."""
-    (secret,) = [one for one in blocks("stackit") if one.get("kind") == "Secret"]
-    (values,) = [one for one in blocks("stackit") if "extraEnv" in one]
-    text = secret["stringData"]["cloud.yaml"].encode()
-    given = cloud.Context(config=text, environ={"STACKIT_SERVICE_ACCOUNT_TOKEN": "somebody's"})
-    assert stackit_config.read_all(given).file.global_.region == "eu01"
-    assert values["cloud"] == {"provider": "stackit"}
-    assert [one["name"] for one in values["extraEnv"]] == ["STACKIT_SERVICE_ACCOUNT_KEY_PATH"]
-
+def test_manifests_mount_the_files_where_the_stackit_guide_says() -> None:
     guide = (FOLDERS["stackit"] / "README.md").read_text()
     manifests = FOLDERS["stackit"].parents[1] / "manifests"
     deployment = yaml.safe_load((manifests / "deployment.yaml").read_text())
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
     mounted = mounts["cloud-config"]
-    files = {f"{mounted}/{name}" for name in secret["stringData"]}
+    files = {f"{mounted}/{name}" for name in ("cloud.yaml", "key.json")}
     assert set(re.findall(r"/etc/[\w./-]+\w\.\w+", guide)) == files
     assert f"--cloud-config={mounted}/cloud.yaml" in container["args"]
     assert f"mountPath: {mounted}\n" in (manifests / "chart/templates/deployment.yaml").read_text()
-    assert "extraArgs.cloud-config" not in guide
 
 
 def test_settings_of_the_openstack_guide_are_valid(tmp_path: Path) -> None:
