@@ -214,7 +214,7 @@ class _Rollout:
             create=make,
             update=update,
             changes=self._changes(sizes, rolls=rolls),
-            delete=() if rolls or new is None else sets_to_clean_up(deployment, olds, self.names),
+            delete=() if rolls or new is None else sets_to_clean_up(deployment, olds),
         )
 
     def _update(self) -> UpdateActions:
@@ -405,15 +405,13 @@ def revision_annotations(new: PopulatedSet, revision: int, names: Names) -> Mapp
 
 
 def sets_to_clean_up(
-    deployment: MachineDeployment, olds: Sequence[PopulatedSet], names: Names
+    deployment: MachineDeployment, olds: Sequence[PopulatedSet]
 ) -> Sequence[PopulatedSet]:
-    """Return the empty old sets beyond the history limit, the lowest revisions first."""
+    """Return the empty old sets beyond the history limit."""
     if deployment.history_limit is None:
         return ()
     kept = [old for old in olds if old.is_status_current and not old.is_deleting]
     empty = [old for old in kept if not (old.replicas or old.members)]
-    # Not by age: an undo raises the revision of an old set, which the next undo returns to.
-    empty.sort(key=lambda old: revision_of(old.annotations, names))
     return empty[: max(0, len(empty) - deployment.history_limit)]
 
 

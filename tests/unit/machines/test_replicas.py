@@ -225,17 +225,7 @@ def test_history_cleanup_keeps_old_sets_with_machines() -> None:
     view = deployment(replicas=1, max_surge=1, history_limit=0)
     left = shelf("left", 0, members=plenty("left", 1, is_deleting=True))
     old = [left, shelf("unknown", 0, status=UNSEEN), shelf("empty", 0)]
-    assert [one.name for one in rollout.sets_to_clean_up(view, old, RULES.names)] == ["empty"]
-
-
-def test_history_cleanup_keeps_the_template_before_an_undo_and_a_new_one() -> None:
-    view = deployment(replicas=1, max_surge=1, history_limit=1)
-    undone, later = (
-        shelf(name, 0, annotations={RULES.names.revision: revision})
-        for name, revision in (("undone", "3"), ("later", "2"))
-    )
-    found = rollout.sets_to_clean_up(view, [undone, later], RULES.names)
-    assert [one.name for one in found] == ["later"]
+    assert [one.name for one in rollout.sets_to_clean_up(view, old)] == ["empty"]
 
 
 # --- setbacks: how fast a set creates machines that fail ------------------------------------------
