@@ -200,10 +200,6 @@ class Request:
         terms = self.read(ann.NODE_SELECTOR, parse_labels(self.settings.node_selector))
         return _select(nodes, tuple(terms))
 
-    def address(self, node: cloud.Node) -> str:
-        """Return the first internal or else external address of the IP family; empty = none."""
-        return _addresses([node], self.is_ipv6).get(node.name, "")
-
     def members(
         self, port: cloud.ServicePort, nodes: Iterable[cloud.Node], vip_subnet: str | None
     ) -> tuple[Body, ...]:
@@ -223,7 +219,7 @@ class Request:
             more["monitor_port"] = cloud.health_check_path_port(self.service)[1]
         return tuple(
             {"name": name, "address": address, "protocol_port": port.node_port, **more}
-            for name, address in _addresses(self.select(nodes), self.is_ipv6).items()
+            for name, address in addresses(self.select(nodes), self.is_ipv6).items()
         )
 
     def member_subnet(self, vip_subnet: str | None) -> str:
@@ -365,25 +361,15 @@ def _select(nodes: Iterable[cloud.Node], terms: tuple[Requirement, ...]) -> tupl
 
 
 @cloud.cached_for_nodes
-def _addresses(nodes: Iterable[cloud.Node], is_ipv6: bool) -> Mapping[str, str]:
-    """Return the name and `Request.address` of each node that has such an address."""
-    version = 6 if is_ipv6 else 4
-    addresses: dict[str, str] = {}
-    for node in nodes:
-        given = (
-            entry.address
-            for kind in ("InternalIP", "ExternalIP")
-            for entry in node.addresses
-            if entry.type == kind and _version(entry.address) == version
-        )
-        if address := next(given, ""):
-            addresses[node.name] = address
-    return addresses
-
-
-def _version(text: str) -> int:
-    address = parse_ip(text)
-    return address.version if address else 0
+def addresses(nodes: Iterable[cloud.Node], is_ipv6: bool) -> Mapping[str, str]:
+    """Return by name the first internal, or else external, address of each node in a family."""
+    return {
+        node.name: entry.address
+        for node in nodes
+        for kind in ("ExternalIP", "InternalIP")  # the last one found counts
+        for entry in reversed(node.addresses)
+        if entry.type == kind and (ip := parse_ip(entry.address)) and (ip.version == 6) is is_ipv6
+    }
 
 
 def set_fields(body: Body, **more: Any) -> dict[str, Any]:

@@ -314,11 +314,10 @@ class OpenStackBalancers:
     async def _subnet_of(self, request: Request, nodes: Sequence[cloud.Node]) -> str:
         """Return the subnet of the first node, for a load balancer without configured network."""
         for node in nodes:
-            ports, _ = await self._neutron.ports_of(
-                "device_id", _servers([node], self._config.global_.region)
-            )
+            ips = balancer_specs.addresses([node], request.is_ipv6).values()
+            ports, _ = await self._neutron.ports_of("device_id", _servers(request, [node]))
             for fixed in (fixed for port in ports for fixed in port.fixed_ips):
-                if fixed.ip_address == request.address(node):
+                if fixed.ip_address in ips:
                     return fixed.subnet_id
         raise cloud.FailedPrecondition(
             "the subnet of the load balancer is unknown: no node is in a subnet; set subnet-id, or "
@@ -433,8 +432,7 @@ class OpenStackBalancers:
             sources = request.source_ranges
         else:
             sources = [await self._ips.subnet_cidr(subnet)] if subnet else []
-        servers = _servers(request.select(nodes), self._config.global_.region)
-        await self._groups.ensure(service, ports, sources, servers)
+        await self._groups.ensure(service, ports, sources, _servers(request, request.select(nodes)))
 
     async def _annotate(self, service: cloud.Service, held: octavia.Balancer, address: str) -> None:
         """Write ID and address of the load balancer to the Service.
@@ -643,13 +641,12 @@ def _names(held: octavia.Balancer, cluster_name: str) -> list[str]:
     ]
 
 
-@cloud.cached_for_nodes
-def _servers(nodes: Iterable[cloud.Node], region: str) -> list[str]:
+def _servers(request: Request, nodes: Iterable[cloud.Node]) -> list[str]:
     """Return the IDs of the nodes' servers; nodes that are no servers of this cloud have none."""
     servers = []
     for node in nodes:
         with contextlib.suppress(cloud.InvalidArgument):
-            servers.append(instances.parse_id(node.provider_id, region))
+            servers.append(instances.parse_id(node.provider_id, request.conf.global_.region))
     return servers
 
 
