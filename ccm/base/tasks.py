@@ -82,14 +82,16 @@ async def run_bounded(
     Raises:
         ExceptionGroup: a job failed.
     """
-    queue = iter(items)
+    queue = enumerate(items)
 
     async def worker() -> None:
         # The workers share one iterator, so each item is taken once.
-        for item in queue:
+        for number, item in queue:
             await work(item)
-            # Thousands of jobs may end without a wait, for example with a cached result.
-            await asyncio.sleep(0)
+            # Thousands of jobs may end without a wait, for example with a cached result. After
+            # `SLICE` jobs of all workers, other tasks run.
+            if number % max(1, SLICE // limit) == 0:
+                await asyncio.sleep(0)
 
     async with NamedTaskGroup() as group:
         for number in range(limit):
