@@ -103,6 +103,10 @@ def test_every_guide_is_walked() -> None:
     }
 
     assert guides <= {*readme.GUIDES, *readme.PAGES, readme.SYMPTOMS}
+    walked = [steps for page, name in WALKS for steps in readme.steps_of_walk(page, name)]
+    for (page, name), shared in readme.INSTALLED.items():
+        steps = [step for step in readme.steps(readme.text(page)) if step.on in ("", name)]
+        assert steps in walked, f"{page} for {name}, in the cluster of {shared or 'its own'}"
 
 
 @pytest.mark.parametrize("page", readme.GUIDES)
