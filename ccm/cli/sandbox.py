@@ -30,8 +30,8 @@ _SUMMARY = "run the daemon locally with an API server, a simulated cloud and sim
 _DESCRIPTION = """\
 Runs a small simulated cluster on loopback:
 
-  1. an API server: real kube-apiserver and etcd if the folder KUBEBUILDER_ASSETS has
-     them, else the built-in one (kubectl works with both)
+  1. an API server: the kube-apiserver and etcd in the folder that the variable
+     KUBEBUILDER_ASSETS names, else the built-in one (kubectl works with both)
   2. a simulated cloud with one instance for each node
   3. the daemon
   4. simulated kubelets: each registers its node, tainted as uninitialized
@@ -242,7 +242,6 @@ def read(
     names = options.node_names or tuple(f"node-{number:04d}" for number in range(1, count + 1))
     timeout_s = settings.TIMEOUT_S if options.timeout is None else options.timeout.total_seconds()
     services = 0 if is_own else settings.DEFAULT_SERVICES
-    assets = os.environ.get(ASSETS_VARIABLE)
     return settings.SandboxSettings(
         node_names=names,
         services=services if options.services is None else options.services,
@@ -254,8 +253,22 @@ def read(
         provider=provider,
         keep=options.keep,
         picture=_picture(options.picture, refuse),
-        assets=Path(assets).absolute() if assets else None,
+        assets=_read_assets(refuse),
     )
+
+
+def _read_assets(refuse: Callable[[str], NoReturn]) -> Path | None:
+    from ccm.sandbox import realserver
+
+    if not (given := os.environ.get(ASSETS_VARIABLE)):
+        return None
+    assets = Path(given).absolute()
+    if missing := realserver.missing_binaries(assets):
+        refuse(
+            f"{ASSETS_VARIABLE}={given}: {' and '.join(missing)} missing; set it to a folder with "
+            "both, or unset it for the built-in API server"
+        )
+    return assets
 
 
 def _read_provider(

@@ -193,7 +193,8 @@ def _hindrances(subject: ObjectFacts) -> Iterator[tuple[str, str]]:
         assert silence is not None
         if silence.is_leaderless:
             yield f"there is no leader: {silence.why}", silence.advice
-        yield f"querying the leader failed: {silence.why}", silence.advice
+        why = f"the reason is unknown, because querying the leader failed: {silence.why}"
+        yield why, silence.advice
         return
     if answer.opening:
         yield (

@@ -176,8 +176,9 @@ async def _ask_leader(case: Case, request: DaemonRequest[R]) -> R | NoAnswer:
             why=finding.message
             if finding.advice
             else f"{finding.message}; no Pod of the holder was found",
-            advice="connect directly with --address=HOST:10258, if the daemon does not run as "
-            f"a Pod in {namespace}, or if you may not list Pods there",
+            advice="connect directly with the flag --address=HOST:10258 of kube-ccm explain or "
+            f"kube-ccm journal, if the daemon does not run as a Pod in {namespace}, or if you may "
+            "not list Pods there",
         )
     answer = await _ask_pod(case, namespace, pod, request)
     if isinstance(answer, DaemonResponse) and not (answer.leads or answer.opening):

@@ -33,6 +33,13 @@ LATE_AFTER_S = 60.0
 
 _ALIKE = 0.7
 _NO_DAEMON = "no daemon is active"
+_MISSING_INSTANCE = {
+    False: "a node without provider ID is matched by name: rename the instance, or set the "
+    "kubelet's --hostname-override to the name of the instance and register the node again",
+    True: "a node with a provider ID needs no action: the daemon deletes it, because its instance "
+    "is gone, as soon as the node is not ready",
+}
+"""Whether a node without an instance has a provider ID -> advice."""
 _WARNINGS = "involvedObject.kind=Node,type=Warning"
 
 
@@ -91,12 +98,10 @@ async def instances(case: Case) -> CheckFinding:
         checked = len(ours) - len(unlisted[MAX_SINGLE_LOOKUPS:])
         return ok(f"{count(checked, 'node')} checked, each has an instance", *spare)
     lost = list(case.without_instance)
+    has_id = {bool(node.provider_id) for node in ours if node.name in case.without_instance}
     return fail(
         f"{which(len(lost), len(ours), 'node', 'has', 'have')} no instance: {some(lost)}",
-        "a node without provider ID is matched by name: rename the instance, or set the kubelet's "
-        "--hostname-override to the name of the instance and register the node again",
-        "a node with a provider ID needs no action: the daemon deletes it, because its instance is "
-        "gone, as soon as the node is not ready",
+        *(_MISSING_INSTANCE[key] for key in sorted(has_id)),
         details=[
             *(f"{name}: {why}" for name, why in case.without_instance.items()),
             *guesses(lost, lonely),
@@ -183,7 +188,9 @@ async def taints(case: Case) -> CheckFinding:
     details = [f"{name}: {why}" for name, why in reasons.items()]
     start = (START_ADVICE,) if _NO_DAEMON in reasons.values() else ()
     if not late:
-        advice = start or ("wait a minute, and run this command again",)
+        advice = start or (
+            "wait a minute, and run this command again; then remove the causes above",
+        )
         return warn(f"{message} (new)", *advice, details=details)
     if set(reasons.values()) == {_NO_DAEMON}:
         return fail(message, START_ADVICE, details=details)

@@ -102,7 +102,7 @@ async def kubeconfig(case: Case) -> CheckFinding:
     except config.ClusterConfigError as error:
         return fail(
             str(error),
-            "correct the file, or set --kubeconfig to another; inside a Pod omit the flag",
+            "--kubeconfig or $KUBECONFIG names the file; inside a Pod neither is needed",
         )
     return ok(f"{case.cluster.source}{hint}: {case.cluster.server}")
 

@@ -77,7 +77,7 @@ class SandboxSettings:
         provider: provider of another cloud; None = the simulated cloud.
         keep: whether to keep the folder with logs and state.
         picture: SVG file for the last picture of the screen; None = no file.
-        assets: folder that may have kube-apiserver and etcd; without them the in-memory API server
+        assets: folder with kube-apiserver and etcd; without one the in-memory API server
             is used.
     """
 

@@ -72,7 +72,8 @@ ALONE: Mapping[str, tuple[Plant, list[str], str, str]] = {
     ),
     "who leads has no Pod": (
         *(without_pod, ["node", "n1"]),
-        *("n1 is not initialised: querying the leader failed: ", "--address=HOST:10258"),
+        "n1 is not initialised: the reason is unknown, because querying the leader failed: ",
+        "--address=HOST:10258 of kube-ccm explain",
     ),
     "what does not exist": (
         *(lambda env: env.cluster.register("n1"), ["node", "n404"]),

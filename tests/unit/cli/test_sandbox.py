@@ -85,6 +85,19 @@ def test_file_of_kubermatic_machines_has_a_machine_deployment() -> None:
     assert kinds == ["Secret", "MachineDeployment"]
 
 
+def test_folder_without_an_api_server_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(sandbox.ASSETS_VARIABLE, str(tmp_path))
+    (tmp_path / "etcd").touch()
+    with pytest.raises(SystemExit):
+        read()
+    (tmp_path / "kube-apiserver").touch()
+
+    assert f"KUBEBUILDER_ASSETS={tmp_path}: kube-apiserver missing" in capsys.readouterr().err
+    assert read().assets == tmp_path
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

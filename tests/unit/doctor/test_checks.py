@@ -757,6 +757,9 @@ async def test_provider_without_a_listing_is_queried_node_by_node(make: Make) ->
     assert none.message.startswith("not checked: the provider lists no instances")
     assert one == ok("the cloud answers: the instance of a exists")
     assert missing.message == "1 of 2 nodes has no instance: b"
+    assert [text.split(":")[0] for text in missing.advice] == [
+        "a node without provider ID is matched by name"
+    ]
 
 
 async def test_credentials_of_a_provider_without_a_listing_are_tested_too(make: Make) -> None:
