@@ -14,8 +14,8 @@ from ccm.app.machineapis import GARDENER, MachineApi
 from ccm.app.options.controllers import canonical
 from ccm.machines import reasons, rolloutstatus
 from ccm.model import Event, Node, Service, names
-from ccm.model.machines import Machine, MachineDeployment, MachineSet, OperationState
-from ccm.model.node import is_uninitialized
+from ccm.model.machines import Machine, MachineDeployment, MachineSet, OperationState, Phase
+from ccm.model.node import has_shutdown_taint, is_uninitialized
 from ccm.model.service import TYPE_LOAD_BALANCER
 from ccm.runtime.object_status import ControllerStatus, ExplainResponse
 
@@ -86,6 +86,11 @@ _CONDITIONS = {
 _MACHINES = (
     "run kubectl get machines{group}, and kube-ccm explain machine{group} for each that is not "
     "Running"
+)
+
+_JOIN = (
+    "nothing to do while the VM boots; otherwise read the console of the VM: user data, network, "
+    "API server"
 )
 
 _USER_DATA = (
@@ -250,7 +255,10 @@ def _of_controllers(subject: ObjectFacts) -> Explanation | None:
             again = f", {account.failures} times in a row" if account.failures > 1 else ""
             cause = f"{last.kind}: {last.text}, {_ago(last.ago_s)}{again}{_then(account)}"
             advice = _ADVICE.get(last.kind, _OTHER)
-            return Explanation(cause=f"{state(subject)}: {cause}", advice=(advice,))
+            obj = subject.obj
+            is_served = isinstance(obj, Service) and obj.ingress and not obj.is_deleting
+            joint = ", but its last change failed" if is_served else ""
+            return Explanation(cause=f"{state(subject)}{joint}: {cause}", advice=(advice,))
         if account.awaited_secret:
             text = f"{state(subject)}: waiting for the Secret {account.awaited_secret}"
             return Explanation(cause=f"{text}{_then(account)}", advice=(_USER_DATA,))
@@ -274,7 +282,9 @@ def _of_object(subject: ObjectFacts) -> Explanation | None:
                 return None
             code, text = subject.api.codec.failure(obj)
             cause = ": ".join(filter(None, (code, text))) or "the status has no cause"
-            advice = _ADVICE.get(last.code, "kubectl describe machine shows its events")
+            advice = _ADVICE.get(last.code, _events_of(subject))
+            if obj.phase is Phase.PENDING and last.state != OperationState.FAILED.value:
+                cause, advice = "its node has not joined, or is not ready", _JOIN
         case MachineSet() | MachineDeployment():
             known = {condition.type: condition for condition in obj.status.conditions}
             bad = [name for name in _CONDITIONS if name in known and known[name].status == "True"]
@@ -300,6 +310,12 @@ def _machines_of(subject: ObjectFacts) -> str:
     return _MACHINES.format(group=f".{api.group}" if api.codec.prefix else "")
 
 
+def _events_of(subject: ObjectFacts) -> str:
+    namespace, _, name = subject.name.partition("/")
+    kind = f"machine.{subject.api.group}"
+    return f"`kubectl -n {namespace} describe {kind} {name}` shows its events"
+
+
 def state(subject: ObjectFacts) -> str:
     """Return the state of the object in the cluster: a clause without a full stop."""
     obj, name = subject.obj, subject.name
@@ -309,7 +325,8 @@ def state(subject: ObjectFacts) -> str:
         case Node() if is_uninitialized(obj):
             return f"{name} is not initialised"
         case Node():
-            return f"{name} is {'' if obj.ready == names.STATUS_TRUE else 'not '}ready"
+            vm = ", its VM is switched off" if has_shutdown_taint(obj) else ""
+            return f"{name} is {'' if obj.ready == names.STATUS_TRUE else 'not '}ready{vm}"
         case _ if obj.is_deleting:
             return f"{name} is being deleted"
         case Machine():

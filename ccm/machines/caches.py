@@ -339,7 +339,10 @@ class Caches:
         return self._user_data(machine, lambda _key: None)
 
     def awaited_user_data(self, machine: Machine) -> str:
-        """Return the key of the Secret with user data that a machine waits for; empty = none."""
+        """Return the key of the Secret with user data that a machine waits for; empty = none.
+
+        A Secret of another revision of the template is named as such.
+        """
         if machine.provider_id or machine.is_deleting or not self.codec.user_data_namespace:
             return ""
         if self.class_of(machine).faults:
@@ -350,7 +353,7 @@ class Caches:
         except InvalidArgument:
             return ""  # the status of the machine has the error
         except Unavailable:
-            found = None
+            return f"{asked[-1]} of the current revision"
         return asked[-1] if found is None else ""
 
     def _user_data(self, machine: Machine, on_read: Callable[[str], None]) -> bytes | None:

@@ -24,10 +24,11 @@ from ccm.kube.credentials import TlsSettings
 from ccm.machines import reasons
 from ccm.model import Event, Node, ServicePort
 from ccm.model.meta import ObjectMeta
+from ccm.model.service import LoadBalancerIngress, LoadBalancerStatus, ServiceStatus
 from ccm.runtime.deletions import BlockedDeletion
 from ccm.runtime.object_status import ControllerStatus, ExplainResponse, LastReconcile, error_text
 from ccm.testing.apiserver import kinds
-from ccm.testing.builders import node, service, uninitialized_taint
+from ccm.testing.builders import node, service, shutdown_taint, uninitialized_taint
 from ccm.testing.clock import advance
 from tests.unit.controllers.memory_server import FragileServer
 from tests.unit.doctor.stuck import Stuck
@@ -148,6 +149,29 @@ def test_deleted_object_is_explained_by_its_remaining_work(
     subject = of_n1(answering(leads=True, **answer), None)
 
     assert cause in "\n".join(lines(subject, find_cause(subject)))
+
+
+def test_node_whose_vm_is_switched_off_is_explained_by_it() -> None:
+    off = node("n1", ready="False", taints=[shutdown_taint()])
+
+    found = find_cause(of_n1(answering(leads=True), off))
+
+    assert found.cause.startswith("n1 is not ready, its VM is switched off, and the daemon")
+
+
+def test_served_service_whose_change_fails_is_explained_by_both() -> None:
+    status = ServiceStatus(
+        load_balancer=LoadBalancerStatus(ingress=[LoadBalancerIngress(ip="192.0.2.1")])
+    )
+    served = msgspec.structs.replace(service("web"), status=status)
+    failing = LastReconcile(ago_s=9.0, kind="InvalidArgument", text="'huge' is no size")
+    account = ControllerStatus(controller="service-lb-controller", last=failing)
+    subject = of_n1(answering(leads=True, accounts=[account]))
+
+    found = find_cause(replace(subject, kind="service", name=WEB, obj=served))
+
+    said = "is served at 192.0.2.1, but its last change failed: InvalidArgument: 'huge' is no size"
+    assert f"{WEB} {said}" in found.cause
 
 
 def test_error_text_is_one_short_line() -> None:
@@ -434,7 +458,7 @@ def fleet(stuck: Stuck) -> None:
         (
             lambda s: (s.ready_class(), s.machine()),
             "60 machine default/m0",
-            f"{M0} has VM fake:///0, phase Pending: ",
+            f"{M0} has VM fake:///0, phase Pending: its node has not joined, or is not ready",
         ),
         (
             lambda s: (s.ready_class(), s.machine()),

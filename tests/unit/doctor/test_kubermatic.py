@@ -27,7 +27,7 @@ from ccm.runtime.object_status import ControllerStatus, ExplainResponse, LastRec
 from tests.unit.controllers.machines import CLUSTER, DEFINITIONS, World
 from tests.unit.controllers.memory_server import MemoryServer
 from tests.unit.doctor.stuck import Stuck
-from tests.unit.kubermatic.test_machines import ALL, BASE, WEB, Kubermatic, value
+from tests.unit.kubermatic.test_machines import ALL, BASE, BOOTSTRAP, WEB, Kubermatic, value
 
 pytestmark = pytest.mark.virtual_time
 
@@ -340,14 +340,29 @@ def with_web() -> KubermaticStuck:
 
 
 @pytest.mark.row("kubermatic-command-05")
-async def test_machine_without_user_data_is_explained_by_the_missing_secret() -> None:
+@pytest.mark.parametrize(
+    ("revision", "phase", "lacks"),
+    [("", "none", "; "), ("7", "CrashLoopBackOff", " of the current revision; ")],
+    ids=["none", "another"],
+)
+async def test_machine_without_user_data_is_explained_by_the_secret(
+    revision: str, phase: str, lacks: str
+) -> None:
     stuck = with_web()
+    if revision:
+        notes = {names.ANNOTATION_BOOTSTRAP_REVISION: revision}
+        metadata = {"name": "web-default-bootstrap-config", "annotations": notes}
+        body = {"metadata": metadata, "data": {"cloud-config": "eA=="}}
+        stuck.server.put("/api/v1/namespaces", {"metadata": {"name": names.BOOTSTRAP_NAMESPACE}})
+        stuck.server.put(BOOTSTRAP, body)
     stuck.server.put(f"{BASE}/machines", web())
 
     said = await explained(stuck, "machine", "default/web-1-a")
 
     secret = f"{names.BOOTSTRAP_NAMESPACE}/web-default-bootstrap-config"
-    assert f"default/web-1-a has no VM, phase none: waiting for the Secret {secret}" in said
+    assert (
+        f"default/web-1-a has no VM, phase {phase}: waiting for the Secret {secret}{lacks}" in said
+    )
     assert "operating-system-manager" in said
 
 
