@@ -78,6 +78,7 @@ class SharedFlags(CommonFlags):
         "default",
         "Namespace of Machines, MachineClasses and their Secrets. Other namespaces are ignored.",
         check=lambda value: "" if value else "must not be empty",
+        short="n",
     )
     control_kubeconfig: str = SECTION.flag(
         "",

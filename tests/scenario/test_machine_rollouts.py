@@ -109,6 +109,7 @@ async def test_rollout_status_pause_resume_undo_restart_and_history(
     assert "resume it first" in (await asked("undo"))[2]
     status, _, complaint = await asked("status", name, "--timeout=500ms")
     assert (status, "not complete after 0.5s" in complaint) == (1, True)
+    assert "the rollout is paused" in complaint
     assert (await asked("resume"))[1].endswith("/workers resumed")
     assert (await asked("status", "mcd", "workers", "--timeout=1m"))[0] == 0
     assert fleet.all_run("two", 2)
