@@ -343,7 +343,7 @@ class RestClient:
             data: request body, JSON unless `headers` set another content type.
             headers: additional headers.
         """
-        what = f"{method} {path}"
+        what = f"{method} {path or self.url}"
         request_headers = {**({"Content-Type": JSON} if data else {}), **(headers or {})}
         authorization = await self._authorize(request_headers)
         response, body = await self._send(what, method, path, query, data, request_headers)

@@ -336,12 +336,12 @@ class Sandbox:
         provider, routes = stage.cloud.provider, "--configure-cloud-routes=false"
         if self._settings.routes:
             routes = f"--cluster-cidr={kubelet.POD_RANGE}"
-        doctor = f"kube-ccm doctor --cloud-provider={provider.name} {routes}"
-        if provider.config is None:
-            yield doctor
-        else:
-            yield f"{doctor} \\"
-            yield f"  --cloud-config={shlex.quote(str(provider.config))}"
+        doctor = [f"kube-ccm doctor --cloud-provider={provider.name} {routes}"]
+        if self._settings.machines:
+            doctor.append(f"--controllers={shlex.quote(self._api.controllers)}")
+        if provider.config is not None:
+            doctor.append(f"--cloud-config={shlex.quote(str(provider.config))}")
+        yield from " \\\n  ".join(doctor).split("\n")
 
     def _machine_hints(self, daemon: str, *, has_kubectl: bool) -> Iterator[str]:
         api, machine = self._api, min(self._board.machines.rows)

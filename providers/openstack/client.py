@@ -127,8 +127,8 @@ def check_library() -> None:
     """Raise ProviderError if `keystoneauth1` is not installed."""
     if importlib.util.find_spec("keystoneauth1") is None:
         raise cloud.ProviderError(
-            "cloud provider 'openstack' needs the package keystoneauth1; install "
-            "kube-ccm[openstack] in the environment or image of the daemon"
+            "the package keystoneauth1 is missing; install kube-ccm with the extra openstack, in "
+            "the environment or image of the daemon"
         )
 
 

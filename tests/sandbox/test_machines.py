@@ -15,7 +15,7 @@ from tests.kubectl.tool import Kubectl
 from tests.sandbox.command import hints, leftovers, started, typed
 from tests.waiting import eventually_blocking
 
-OURS = re.compile(r"export|explain machine|machinedeployment")
+OURS = re.compile(r"export|explain machine|machinedeployment[s /]")
 REPLICAS = ("REPLICAS", "AVAILABLE-REPLICAS")
 
 
@@ -30,7 +30,10 @@ def test_machines_get_vms_and_nodes_scale_and_roll(
         config = sandbox.read_until("export KUBECONFIG=").partition("=")[2]
         kubectl = Kubectl(program, Path(config), home / "of-kubectl")
         sandbox.read_until("converged: 3 machines run, 4 nodes initialised, 4 routes, 1 Services")
-        lines = [line for line in hints(sandbox) if OURS.search(line)]
+        printed = hints(sandbox)
+        lines = [line for line in printed if OURS.search(line)]
+        doctor = [line for line in lines if "export" in line] + printed[-3:]
+        examined = typed(doctor, home, {**environment, "PATH": path})
         shown = kubectl("get", "machines", "-o", "wide")
         said = typed(lines, home, {**environment, "PATH": path})
         rolled = kubectl("get", "machines", "-o", "jsonpath={.items[*].spec.class.name}")
@@ -49,6 +52,7 @@ def test_machines_get_vms_and_nodes_scale_and_roll(
         )
         sandbox.end(signal.SIGINT)
 
+    assert "ok    machines: 3 " in examined
     head, *rows = (line.split() for line in shown.splitlines())
     assert head[:2] == ["NAME", "STATUS"]
     assert len(rows) == 3

@@ -384,7 +384,7 @@ async def test_timeout_and_unreachable_cloud_raise_different_errors(server: prox
     async def hang(_: object) -> Any:
         await asyncio.sleep(60)
 
-    server.will(hang, proxy.cuts, proxy.cuts)
+    server.will(hang, *[proxy.cuts] * 4)
     async with opened(server.url, timeout_s=0.3) as client:
         with pytest.raises(errors.DeadlineExceeded, match="GET /items: request timed out"):
             await client.request("GET", "/items")
@@ -392,6 +392,8 @@ async def test_timeout_and_unreachable_cloud_raise_different_errors(server: prox
             errors.Unavailable, match=f"GET /items: no response from {server.url}/api: Ser"
         ):
             await client.request("GET", "/items")
+        with pytest.raises(errors.Unavailable, match=f"^GET {server.url}/api: no response"):
+            await client.request("GET", "")
 
 
 async def test_requests_use_the_proxy_of_the_environment(
