@@ -172,8 +172,8 @@ async def _status(client: Client, codec: Codec, request: ParsedCommand, out: Tex
                 if is_last:
                     return EXIT_FINDINGS if progress.failed else EXIT_OK
     except TimeoutError as error:
-        state = f"not complete after {limit_s:g}s; the rollout continues"
-        raise ExaminationError(f"{state}; last state: {text or 'unknown'}") from error
+        state = text or "no state was read"
+        raise ExaminationError(f"not complete after {limit_s:g}s: {state}") from error
     raise ExaminationError(f'"{name}" was deleted')
 
 

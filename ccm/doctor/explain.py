@@ -35,6 +35,7 @@ _CONTROLLERS = {
 kind as alias."""
 
 _WATCHES = "cloud-node-lifecycle-controller"
+_ROUTES = "node-route-controller"
 
 _FOREIGN = {
     NODE: "nothing to do if another manager owns the node; else correct the node, or "
@@ -387,7 +388,11 @@ def lines(subject: ObjectFacts, verdict: Explanation) -> Iterator[str]:
         for account in answer.accounts:
             yield f"  {account.controller}:"
             yield from (f"    {line}" for line in _account(account))
-        yield from (f"  {name}: {why}" for name, why in answer.absent.items())
+        yield from (
+            f"  {name}: {why}"
+            for name, why in answer.absent.items()
+            if subject.kind == NODE or name != _ROUTES  # no other object has routes
+        )
         yield from (
             f"  deletion blocked: {held.reason}, since {held.since}" for held in answer.held
         )

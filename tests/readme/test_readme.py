@@ -21,7 +21,10 @@ from tests.readme import readme
 
 OPERATORS = (*readme.PAGES, *readme.GUIDES, readme.SYMPTOMS)
 PAGES = (*OPERATORS, "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
-KUBERNETES = {"allocate-node-cidrs", "admission-control-config-file", "take-ownership"}
+KUBERNETES = {
+    *("allocate-node-cidrs", "admission-control-config-file"),
+    *("reuse-values", "take-ownership"),
+}
 """Flags of Kubernetes and Helm that the pages for operators mention."""
 
 

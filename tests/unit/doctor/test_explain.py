@@ -201,6 +201,16 @@ def test_explain_table_shows_the_last_reconcile_and_newest_warning() -> None:
     assert document(subject, find_cause(subject))["daemon"] is answer
 
 
+def test_explain_table_names_the_route_controller_for_nodes_only() -> None:
+    absent = {"node-route-controller": "not running", "service-lb-controller": "not running: off"}
+    subject = replace(of_n1(answering(absent=absent)), kind="service", name=WEB, obj=service("web"))
+
+    said = "\n".join(lines(subject, find_cause(subject)))
+
+    assert "service-lb-controller: not running: off" in said
+    assert "node-route-controller" not in said
+
+
 # --- the queried daemon -------------------------------------------------------------------------
 
 LEADER, OTHER = (
