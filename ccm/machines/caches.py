@@ -341,7 +341,7 @@ class Caches:
     def awaited_user_data(self, machine: Machine) -> str:
         """Return the key of the Secret with user data that a machine waits for; empty = none.
 
-        A Secret of another revision of the template is named as such.
+        If the Secret is of another revision of the template, "of the current revision" follows.
         """
         if machine.provider_id or machine.is_deleting or not self.codec.user_data_namespace:
             return ""

@@ -34,8 +34,8 @@ class ControllerFacts:
         plan: next action of the controller; empty: none.
         foreign: why the object belongs to another manager; empty: it belongs to this daemon.
         blocked: why the controller cannot execute the plan, apart from errors; empty: not blocked.
-        awaited_secret: key of a Secret that another program writes and the controller waits for;
-            empty: none.
+        awaited_secret: key of a Secret that another program writes and the controller waits for,
+            as text, which may say what the Secret lacks; empty: none.
         key: queue key, if it differs from the object's key; else empty.
         next_s: seconds until the controller's next scheduled attempt outside of the queue; None:
             there is none.
