@@ -259,7 +259,7 @@ def _selectable(node: Node) -> object:
 
 def _state(node: Node) -> object:
     conditions = node.status.conditions or ()
-    return node.spec, [(condition.type, condition.status) for condition in conditions]
+    return node.uid, node.spec, [(condition.type, condition.status) for condition in conditions]
 
 
 def _digest(node: Node) -> int:
