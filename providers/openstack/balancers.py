@@ -90,7 +90,7 @@ class OpenStackBalancers:
     ) -> cloud.Status | None:
         """Return the status of the load balancer; None if it does not exist.
 
-        Sends one to four requests. The status has no addresses until the creation is complete.
+        Sends one to five requests. The status has no addresses until the creation is complete.
         """
         request = await self._request(cluster_name, service, tolerant=True)
         for held in await self._find_all(request):
