@@ -390,8 +390,9 @@ async def test_members_copied_for_each_new_node_do_not_grow_with_their_number() 
         ({"ready": "False"}, True),
         ({"taints": TAINTED}, True),
         ({"labels": {"x": "y"}}, True),
+        ({"ready": "True", "uid": "another"}, True),
     ],
-    ids=["heartbeat", "condition", "taint", "label"],
+    ids=["heartbeat", "condition", "taint", "label", "another node of the name"],
 )
 async def test_heartbeat_of_a_node_causes_no_copy_of_the_members(
     new: dict[str, Any], is_copied: bool
