@@ -72,7 +72,7 @@ GOOD = f"url: {NOWHERE}\ntoken: t\n"
     ("flags", "words"),
     [
         ({"cloud-provider": "smi"}, ("'smi'", "did you mean 'sim'", "Installed providers: ")),
-        ({"cloud-provider": ""}, ("--cloud-provider", "cannot be empty")),
+        ({"cloud-provider": ""}, ("--cloud-provider is required", "sim")),
         ({"cloud-config": "gone.yaml"}, ("--cloud-config=gone.yaml", "No such file")),
         ({"cloud-config": "."}, ("--cloud-config=.", "Is a directory")),
         ({"kubeconfig": "gone"}, ("gone",)),

@@ -201,7 +201,9 @@ Key = tuple[str, str, str, str | None, str | None]
 
 def comparable(found: Sequence[PlannedChange]) -> set[Key]:
     """Return the observable changes; addresses of new load balancers are unpredictable."""
-    ensured = {one.subject for one in found if one.what == BALANCER}
+    # Whether a Service without an address is ensured, or gets it from the listing and its members
+    # later, depends on which nodes are initialised by then.
+    ensured = {one.subject for one in found if one.what in (BALANCER, MEMBERS)}
     keys = set[Key]()
     routes = Counter({one.subject: 0 for one in found if one.what == ROUTE})
     routes.update(one.subject for one in found if one.what == ROUTE and one.action is CREATE)
