@@ -138,10 +138,6 @@ class Request:
         marks = {held.name, *held.tags} - {self.name}
         return [mark for mark in marks if key and (parse_name(mark) or ())[1:] == key]
 
-    def names(self, held: octavia.Balancer) -> list[str]:
-        """Return the tags of the Service on a load balancer."""
-        return [self.name, *self.former_names(held)]
-
     @property
     def is_internal(self) -> bool:
         """Whether the load balancer gets no floating IP."""

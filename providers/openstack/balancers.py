@@ -19,7 +19,6 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from ccm import cloud
-from ccm.base import log
 
 from . import (
     balancer_specs,
@@ -53,10 +52,11 @@ ZONES_IGNORED = "LoadBalancerAvailabilityZonesIgnored"
 RENAMED = "LoadBalancerRename"
 """The load balancer, or a tag of it, had the name of another cluster and was renamed."""
 
+KEPT = "LoadBalancerKept"
+"""The load balancer of a deleted Service has marks with the name of another cluster."""
+
 PATCHER = "openstack-load-balancers"
 """Name of the API client that writes annotations to Services."""
-
-_log = log.logger("openstack")
 
 
 class OpenStackBalancers:
@@ -123,7 +123,7 @@ class OpenStackBalancers:
         former = request.former_names(held)
         is_owner = held.name in (request.name, *former)
         parts = await self._api.parts(held.id)
-        own = balancer_specs.own_parts(parts, *request.names(held))
+        own = balancer_specs.own_parts(parts, request.name, *former)
         if not is_owner:
             self._check_sharing(request, held)
         _check_ports(wanted, held, [part for part in parts if part not in own])
@@ -159,7 +159,7 @@ class OpenStackBalancers:
         ports = {key_of(port.protocol, port.port): port for port in service.ports}
         changes = _Changes(self._api, held)
         parts = await self._api.parts(held.id)
-        for part in balancer_specs.own_parts(parts, *request.names(held)):
+        for part in balancer_specs.own_parts(parts, request.name):
             port = ports.get(key_of(part.listener.protocol, part.listener.protocol_port))
             if part.pool is not None and port is not None:
                 members = request.members(port, nodes, held.vip_subnet_id)
@@ -375,7 +375,7 @@ class OpenStackBalancers:
                 f"{place}: an internal Service cannot share a load balancer, which may become "
                 "public; remove the annotation"
             )
-        others = balancer_specs.service_tags(held.tags, *request.names(held))
+        others = balancer_specs.service_tags(held.tags, request.name, *request.former_names(held))
         if request.name not in held.tags and len(others) >= self._settings.max_shared_lb:
             raise cloud.FailedPrecondition(
                 f"load balancer {held.id} is shared by {len(others)} Services already; use "
@@ -384,15 +384,15 @@ class OpenStackBalancers:
 
     async def _rename(self, request: Request, held: octavia.Balancer, changes: _Changes) -> None:
         """Replace the old name of the cluster in the Service's marks of the load balancer."""
-        names, order = request.names(held), dict[str, Any]()
-        if held.name in names:
+        former, order = request.former_names(held), dict[str, Any]()
+        if held.name in former:
             order = {"name": request.name, "description": request.description}
         async with self._lock(held):
             if request.features.has("tags"):
                 now = await self._api.balancer(held.id) or held
-                order["tags"] = [*(tag for tag in now.tags if tag not in names), request.name]
+                order["tags"] = [*(tag for tag in now.tags if tag not in former), request.name]
             await changes.change_balancer(order)
-        text = f"load balancer {held.id}: {', '.join(names[1:])} was renamed to {request.name}"
+        text = f"load balancer {held.id}: {', '.join(former)} was renamed to {request.name}"
         self._context.warn(request.service.reference, RENAMED, text)
 
     async def _ensure_address(
@@ -464,18 +464,21 @@ class OpenStackBalancers:
         """
         if held.provisioning_status not in (ACTIVE, ERROR):
             raise _pending(held.name, held.provisioning_status)
-        names, changes = request.names(held), _Changes(self._api, held)
+        name, changes = request.name, _Changes(self._api, held)
         async with self._lock(held):
             held = await self._api.balancer(held.id) or held
-            others = balancer_specs.service_tags(await self._tags(held), *names)
-            if held.name.startswith(NAME_PREFIX) and not others:
+            marks = await self._tags(held) or [held.name]
+            if held.name.startswith(NAME_PREFIX) and not balancer_specs.service_tags(marks, name):
                 await self._start_deletion(request, held, changes)
                 raise _pending(held.name, octavia.PENDING_DELETE)
-            for part in balancer_specs.own_parts(await self._api.parts(held.id), *names):
+            for part in balancer_specs.own_parts(await self._api.parts(held.id), name):
                 await changes.delete_part(part)
-            # The tag goes last, because a repeated call finds the load balancer by it.
-            await changes.change_balancer({"tags": [tag for tag in held.tags if tag not in names]})
-        _log.info("load balancer released", load_balancer=held.id, owner=request.name)
+            if name in held.tags:  # last, because a repeated call finds the load balancer by it
+                await changes.change_balancer({"tags": [tag for tag in held.tags if tag != name]})
+        if former := request.former_names(held):
+            # They may also be the marks of an equally named Service of another cluster.
+            text = f"load balancer {held.id} was kept, because of its marks {', '.join(former)}"
+            self._context.warn(request.service.reference, KEPT, text)
 
     async def _start_deletion(
         self, request: Request, held: octavia.Balancer, changes: _Changes

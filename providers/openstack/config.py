@@ -266,12 +266,7 @@ class Metadata(cloud.Settings, frozen=True, kw_only=True, rename=_key):
     request_timeout: Annotated[timedelta, cloud.setting("Limit of one request.")] = _seconds(30)
 
 
-def _section(name: str) -> str:
-    """Return the section of a field: `load_balancer` -> `LoadBalancer`."""
-    return "".join(map(str.capitalize, name.split("_")))
-
-
-class Config(cloud.Settings, frozen=True, kw_only=True, rename=_section):
+class Config(cloud.Settings, frozen=True, kw_only=True, rename="pascal"):
     """`cloud.conf`."""
 
     global_: Global
