@@ -123,8 +123,9 @@ def _run(chosen: Options, program: Program) -> int:
     # Reference counting frees nearly everything that a request allocates. Reference cycles are
     # rare, so few collections suffice. A collection blocks the event loop, in proportion to its
     # objects: up to 5,000 in the first generation, 15,000 in the second. With 15,000 nodes, the
-    # third takes 60 ms, so it must not be collected while these nodes are initialised.
-    gc.set_threshold(5_000, 1, 1_000)
+    # third takes 60 ms, so it is not collected while these nodes are initialised, but before two
+    # million new objects, of which some may be cycles.
+    gc.set_threshold(5_000, 1, 200)
     gc.enable()
     try:
         with (

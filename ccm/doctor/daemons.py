@@ -252,7 +252,9 @@ async def secrets(case: Case) -> CheckFinding:
         secret, content, _ = missing[0]
         create = f"kubectl -n {namespace} create secret generic {secret} {content}"
         if keys[secret] is not None:
-            create += " --dry-run=client -o yaml | kubectl apply -f -"
+            # With a field manager of its own, which owns no other key, the other keys stay.
+            apply = "kubectl apply --server-side --field-manager=kube-ccm -f -"
+            create += f" --dry-run=client -o yaml | {apply}"
         return fail(f"{namespace} lacks {'; '.join(lack for _, _, lack in missing)}", create)
     shown = ", ".join(sorted(keys))
     return ok(f"complete in {namespace}: {shown}" if shown else "no Secret is needed")

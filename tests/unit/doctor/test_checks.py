@@ -452,7 +452,7 @@ async def advice_of(flags: Sequence[str], secrets: Mapping[str, Any], **containe
 
 async def test_the_advice_for_a_missing_secret_names_the_file_of_the_provider() -> None:
     given = ["--cloud-config=/etc/my files/cloud.conf"]
-    apply = " --dry-run=client -o yaml | kubectl apply -f -"
+    apply = " --dry-run=client -o yaml | kubectl apply --server-side --field-manager=kube-ccm -f -"
     config: Any = {"volumeMounts": [CONFIG]}
 
     assert await advice_of([], {}, **config) == "s --from-file=c.yaml=FILE"
