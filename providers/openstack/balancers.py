@@ -19,20 +19,13 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from ccm import cloud
+from ccm.base.clock import monotonic
 
-from . import (
-    balancer_specs,
-    client,
-    config,
-    floating_ips,
-    instances,
-    metrics,
-    neutron,
-    octavia,
-    security_groups,
-)
+from . import balancer_specs, client, config, floating_ips, metrics, octavia, security_groups
 from . import service_annotations as ann
 from .balancer_specs import NAME_PREFIX, Body, Part, Request, key_of, set_fields
+from .instances import parse_id
+from .neutron import Neutron
 from .octavia import ACTIVE, BALANCERS, ERROR, LISTENERS, MONITORS, POOLS, HeldPart
 
 T = TypeVar("T")
@@ -42,6 +35,10 @@ RETRY_S = 2.0
 
 PAUSES_S: Sequence[float] = (2.0, 2.0, 2.0, 2.0)
 """Pauses, in seconds, before the reads of a load balancer that a call waits for."""
+
+SETTLED_S = 120.0
+"""Seconds from the start of a creation that ended without a clear answer, until its load balancer
+is listed if it exists: proxies and databases usually end a request after 30 to 60 seconds."""
 
 RANGES_IGNORED = "LoadBalancerSourceRangesIgnored"
 """The version or provider of Octavia has no source ranges."""
@@ -66,7 +63,7 @@ class OpenStackBalancers:
         self._api = octavia.Octavia(api)
         self._ips = floating_ips.FloatingIps(api, context)
         self._groups = security_groups.SecurityGroups(api, context)
-        self._neutron = neutron.Neutron(api)
+        self._neutron = Neutron(api)
         self._config = settings
         self._settings = settings.load_balancer
         self._context = context
@@ -76,6 +73,9 @@ class OpenStackBalancers:
         of all load balancers, which shows changes made by others."""
         self._without_group: set[str] = set()
         """UIDs of Services that have no security group left from earlier settings."""
+        self._unsettled: dict[str, float] = {}
+        """Name of a load balancer -> time until which it may appear, because its creation ended
+        without a clear answer. Names are not unique, so that another creation would add one."""
         self._locks = WeakValueDictionary[str, asyncio.Lock]()
         """ID of a load balancer -> lock, held from the read of its tags to their change, which
         replaces all tags, or to its deletion: Services that share a load balancer may be
@@ -112,12 +112,14 @@ class OpenStackBalancers:
         Raises:
             InvalidArgument: the Service asks for something the cloud does not offer.
             FailedPrecondition: the load balancer may not be shared, or the name is taken.
-            RetryAfter: the cloud works on the load balancer.
+            RetryAfter: the cloud works on the load balancer, or an earlier creation ended without a
+                clear answer.
             Aborted: the load balancer is in state ERROR.
         """
         request = await self._request(cluster_name, service)
         wanted = request.parts(nodes)
         held = await self._find(request) or await self._create(request, nodes)
+        self._unsettled.pop(request.name, None)
         await self._check_status(request, held)
         self._warn_of_missing_features(request)
         former = request.former_names(held)
@@ -175,11 +177,14 @@ class OpenStackBalancers:
         Of a shared load balancer, only the listeners and the tag of the Service are removed.
 
         Raises:
-            RetryAfter: the cloud works on the load balancer, or still deletes it.
+            RetryAfter: the cloud works on the load balancer, or still deletes it; or it may appear,
+                because its creation ended without a clear answer.
         """
         request = await self._request(cluster_name, service, tolerant=True)
         for held in await self._find_all(request):
+            self._unsettled.pop(request.name, None)
             await self._delete(request, held)
+        self._check_settled(request.name)
         await self._groups.remove(security_groups.group_name(service))
         self._addresses.pop(service.uid, None)
         self._without_group.discard(service.uid)
@@ -224,13 +229,14 @@ class OpenStackBalancers:
             digest = balancer_specs.digest(name, ip is not None, has_group, rows)
             is_proxied = any(part.pool and part.pool.protocol.startswith("PROXY") for part in own)
             address = ip.floating_ip_address if ip else held.vip_address
-            record = cloud.LoadBalancerRecord(
-                name=name,
-                digest=digest if held.provisioning_status == ACTIVE else "",
-                status=balancer_specs.status(address, self._settings, is_proxied=is_proxied),
-                adopted=not held.name.startswith(NAME_PREFIX),
+            records.append(
+                cloud.LoadBalancerRecord(
+                    name=name,
+                    digest=digest if held.provisioning_status == ACTIVE else "",
+                    status=balancer_specs.status(address, self._settings, is_proxied=is_proxied),
+                    adopted=not held.name.startswith(NAME_PREFIX),
+                )
             )
-            records.append(record)
         return records
 
     def load_balancer_digest(
@@ -305,11 +311,24 @@ class OpenStackBalancers:
     # --- creation and changes ---------------------------------------------------------------------
 
     async def _create(self, request: Request, nodes: Sequence[cloud.Node]) -> octavia.Balancer:
+        self._check_settled(request.name)
         networks = request.networks
         subnet = networks.subnet_id
         if not (subnet or networks.network_id or request.read(ann.PORT, "")):
             subnet = await self._subnet_of(request, nodes)
-        return await self._api.create(request.order(request.parts(nodes, subnet), subnet))
+        order, started = request.order(request.parts(nodes, subnet), subnet), monotonic()
+        try:
+            return await self._api.create(order)
+        except (cloud.DeadlineExceeded, cloud.Unavailable, cloud.Unknown, asyncio.CancelledError):
+            self._unsettled[request.name] = started + SETTLED_S
+            raise
+
+    def _check_settled(self, name: str) -> None:
+        """Raise RetryAfter if a load balancer that does not exist may still appear."""
+        if monotonic() < self._unsettled.get(name, 0.0):
+            text = f"load balancer {name} may still appear: its creation ended without an answer"
+            raise cloud.RetryAfter(text, seconds=RETRY_S)
+        self._unsettled.pop(name, None)
 
     async def _subnet_of(self, request: Request, nodes: Sequence[cloud.Node]) -> str:
         """Return the subnet of the first node, for a load balancer without configured network."""
@@ -649,7 +668,7 @@ def _servers(request: Request, nodes: Iterable[cloud.Node]) -> list[str]:
     servers = []
     for node in nodes:
         with contextlib.suppress(cloud.InvalidArgument):
-            servers.append(instances.parse_id(node.provider_id, request.conf.global_.region))
+            servers.append(parse_id(node.provider_id, request.conf.global_.region))
     return servers
 
 

@@ -90,7 +90,10 @@ class FloatingIps:
         existing = await self.of_port(held.vip_port_id)
         if request.is_internal:
             if existing is not None and is_owner:
-                await self._remove(existing, keep=request.read(ann.KEEP_FLOATING_IP, False))
+                if existing.is_of_service and not request.read(ann.KEEP_FLOATING_IP, False):
+                    await self._api.delete(f"{PATH}/{existing.id}")
+                else:
+                    await self._associate(existing, None)
             return held.vip_address
         if existing is None and not is_owner:
             raise cloud.FailedPrecondition(
@@ -109,13 +112,6 @@ class FloatingIps:
         """Delete the floating IP of a load balancer if it was created for a Service."""
         existing = None if keep else await self.of_port(held.vip_port_id)
         if existing is not None and existing.is_of_service:
-            await self._api.delete(f"{PATH}/{existing.id}")
-
-    async def _remove(self, existing: FloatingIp, *, keep: bool) -> None:
-        """Delete a floating IP, or dissociate it if it was not created for a Service."""
-        if keep or not existing.is_of_service:
-            await self._associate(existing, None)
-        else:
             await self._api.delete(f"{PATH}/{existing.id}")
 
     async def _associate(self, existing: FloatingIp, port_id: str | None) -> FloatingIp:

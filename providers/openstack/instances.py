@@ -80,9 +80,8 @@ class OpenStackInstances(cloud.InstancesByPower):
         servers, requests = await self._compute.servers()
         servers = [server for server in servers if not is_unfinished(server)]
         ports, more = await self._ports_by_server(servers) if servers else ({}, 0)
-        trunked, still_more = await self._trunked(
-            [port for some in ports.values() for port in some]
-        )
+        every_port = [port for some in ports.values() for port in some]
+        trunked, still_more = await self._trunked(every_port)
         records = [
             cloud.InstanceRecord(
                 name=server.name,

@@ -661,10 +661,8 @@ async def _find_existing(
     servers = await session.nova.servers_named(identity.name)
     # The cloud may execute both a creation whose response was lost and its repetition: keep the
     # oldest server.
-    own = sorted(
-        (server for server in servers if marks.match(server.metadata, identity)),
-        key=lambda server: (server.created, server.id),
-    )
+    own = [server for server in servers if marks.match(server.metadata, identity)]
+    own.sort(key=lambda server: (server.created, server.id))
     for spare in own[1:]:
         await session.nova.delete_server(spare.id)
     if not own and servers:

@@ -90,8 +90,10 @@ class SecurityGroups:
         """
         name = group_name(service)
         async with self._context.journal.part("securitygroup", name) as part:
-            group = await self._find(name) or await self._create(service)
+            group, *surplus = await self._find(name) or [await self._create(service)]
             part.created(group.id)
+        for other in surplus:
+            await self._delete(other)
         await self._ensure_rules(group, wanted_rules(ports, sources))
         async with self._lock:
             listed, _ = await self._neutron.ports_of("device_id", servers)
@@ -105,13 +107,8 @@ class SecurityGroups:
 
     async def remove(self, name: str) -> None:
         """Remove a group from all ports and delete it; send one request if it does not exist."""
-        group = await self._find(name)
-        if group is None:
-            return
-        async with self._lock:
-            for port in await self._holders(group.id):
-                await self._set_groups(port, group.id, add=False)
-        await self._api.delete(f"{PATH}/{group.id}")
+        for group in await self._find(name):
+            await self._delete(group)
 
     async def remove_of(self, namespace: str, name: str) -> None:
         """Remove the groups of a Service whose UID is unknown: one request to list all groups."""
@@ -127,14 +124,19 @@ class SecurityGroups:
         matches = [(_NAME.fullmatch(group.name), group) for group in listed]
         return [(match[1], group) for match, group in matches if match]
 
-    async def _find(self, name: str) -> Group | None:
+    async def _find(self, name: str) -> list[Group]:
+        """Return the groups of a name, which has the UID of the Service.
+
+        There are two if a creation succeeded after its request had timed out.
+        """
         groups, _ = await self._api.list_all(PATH, "security_groups", Group, query={"name": name})
-        if len(groups) > 1:
-            ids = ", ".join(group.id for group in groups)
-            raise cloud.FailedPrecondition(
-                f"security groups {ids} have the same name {name}; delete all but one"
-            )
-        return groups[0] if groups else None
+        return sorted(groups, key=lambda group: group.id)
+
+    async def _delete(self, group: Group) -> None:
+        async with self._lock:
+            for port in await self._holders(group.id):
+                await self._set_groups(port, group.id, add=False)
+        await self._api.delete(f"{PATH}/{group.id}")
 
     async def _create(self, service: cloud.Service) -> Group:
         cluster = self._context.cluster_name

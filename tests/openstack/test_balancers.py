@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 
 from ccm import cloud
+from ccm.base.clock import monotonic
 from ccm.cloud.journal import PART_RECORDER
 from ccm.testing.builders import DEFAULT_PORT
 from ccm.testing.contract_balancers import HTTPS, UDP, updated
@@ -28,6 +29,7 @@ from tests.openstack.balancing import NAME, OTHER, UID, Project, annotated, serv
 
 PORTS = {"ports": [DEFAULT_PORT, HTTPS]}
 LOCAL = {"external_traffic_policy": "Local", "health_check_node_port": 31000}
+CREATION = "POST /load-balancer/v2/lbaas/loadbalancers"
 IP_TEXT = f"Floating IP for Kubernetes external service default/web from cluster {CLUSTER}"
 
 
@@ -655,6 +657,65 @@ async def test_two_of_one_name_are_refused(project: Project) -> None:
         await project.ensured(service())
 
 
+@pytest.mark.parametrize("fault", [Fault(kind="drop"), Fault(kind="empty"), Fault(status=504)])
+@pytest.mark.parametrize("then", ["ensure", "delete"])
+@pytest.mark.row("openstack-balancer-09")
+async def test_a_creation_without_an_answer_is_not_repeated_at_once(
+    project: Project, fault: Fault, then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An overloaded Octavia lists the load balancer only after the request has timed out."""
+    now = monotonic()
+    monkeypatch.setattr("providers.openstack.balancers.monotonic", lambda: now)
+    project.fake.script.add(msgspec.structs.replace(fault, operation=CREATION, count=1))
+    with pytest.raises(cloud.CloudError) as failed:
+        await project.balancer.ensure_load_balancer(CLUSTER, service(), project.nodes(1))
+    assert not isinstance(failed.value, cloud.RetryAfter)
+    project.calls()
+    now += balancers.SETTLED_S / 2
+    calls = {
+        "ensure": lambda: project.balancer.ensure_load_balancer(CLUSTER, service(), []),
+        "delete": lambda: project.balancer.ensure_load_balancer_deleted(CLUSTER, service()),
+    }
+    with pytest.raises(cloud.RetryAfter, match="may still appear"):
+        await calls[then]()
+    assert CREATION not in project.calls()
+
+    order = {"name": NAME, "vip_subnet_id": project.subnet, "tags": [NAME]}
+    fake_balancers.create(project.world, Call(body={"loadbalancer": order}))
+    number = project.only["id"]
+    if then == "delete":
+        await project.deleted(service())
+        assert project.left_over() == []
+    else:
+        await project.ensured(service())
+        assert project.only["id"] == number
+        await project.deleted(service())
+        await project.ensured(service())  # a later creation does not wait
+        assert project.only["id"] != number
+
+
+async def test_a_creation_without_an_answer_is_repeated_later(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = monotonic()
+    monkeypatch.setattr("providers.openstack.balancers.monotonic", lambda: now)
+    project.fake.script.add(Fault(kind="drop", operation=CREATION, count=1))
+    with pytest.raises(cloud.Unavailable):
+        await project.balancer.ensure_load_balancer(CLUSTER, service(), [])
+    now += balancers.SETTLED_S + 1
+    await project.deleted(service())
+    await project.ensured(service())
+    assert project.only["name"] == NAME
+
+
+async def test_a_refused_creation_is_repeated_at_once(project: Project) -> None:
+    project.fake.script.add(Fault(status=400, operation=CREATION, count=1))
+    with pytest.raises(cloud.InvalidArgument):
+        await project.balancer.ensure_load_balancer(CLUSTER, service(), [])
+    await project.ensured(service())
+    assert project.only["name"] == NAME
+
+
 @pytest.mark.parametrize("then", ["ensure", "delete"])
 @pytest.mark.row("openstack-balancer-08")
 async def test_a_renamed_cluster_keeps_its_load_balancers(project: Project, then: str) -> None:
@@ -979,6 +1040,20 @@ async def test_a_security_group_opens_the_node_ports(project: Project) -> None:
         await project.ensured(service(), nodes)
     assert project.world.security_groups == {}
     assert [port["tags"] for port in ports] == [["theirs"]] * 2
+
+
+async def test_a_second_group_of_a_late_creation_goes(project: Project) -> None:
+    nodes = project.nodes(1)
+    async with project.open(manage_security_groups="true") as project.balancer:
+        await project.ensured(service(), nodes)
+        (group,) = project.world.security_groups.values()
+        floating.new_security_group(project.world, group["name"], group["description"])
+        await project.ensured(service(), nodes)
+        (kept,) = project.world.security_groups.values()
+        assert holders(project, kept) == ["node-1"]
+        floating.new_security_group(project.world, group["name"], group["description"])
+        await project.deleted(service())
+    assert project.left_over() == []
 
 
 async def test_load_balancer_and_group_of_an_older_manager_are_kept(project: Project) -> None:
