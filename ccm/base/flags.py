@@ -20,6 +20,9 @@ from typing import Any, Generic, Literal, TypeVar
 from ccm.base import parsing
 from ccm.base.parsing import parse_digits
 
+PROVIDERS = "ccm.providers"
+"""Entry-point group of the providers; here, because the import of `ccm.cloud.registry` is slow."""
+
 T = TypeVar("T")
 Address = IPv4Address | IPv6Address
 
@@ -532,5 +535,4 @@ def provider_names() -> Sequence[str]:
     """Return the names of the installed providers, sorted, without importing them."""
     from importlib.metadata import entry_points
 
-    # The group of `ccm.cloud.registry`, whose import is slow.
-    return sorted({entry.name for entry in entry_points(group="ccm.providers")})
+    return sorted({entry.name for entry in entry_points(group=PROVIDERS)})

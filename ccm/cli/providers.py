@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
+from ccm.base.flags import PROVIDERS
 from ccm.cli import command
 from ccm.cli.command import EXIT_FAILED, EXIT_OK
 
@@ -89,9 +90,7 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 
 def installed() -> list[Document]:
     """Return every installed provider, sorted by name; an unusable provider has a `fault`."""
-    from ccm.cloud import registry
-
-    documents = map(_installed, entry_points(group=registry.GROUP))
+    documents = map(_installed, entry_points(group=PROVIDERS))
     by_name = {
         (document["name"], document["package"], document["target"]): document
         for document in documents

@@ -23,13 +23,11 @@ from typing import Any
 
 import msgspec
 
+from ccm.base.flags import PROVIDERS
 from ccm.cloud.annotations import ServiceAnnotation
 from ccm.cloud.config import Context, Form
 from ccm.cloud.errors import ProviderError as ProviderError  # noqa: PLC0414 - raised here
 from ccm.cloud.interface import Cloud, check_fields
-
-GROUP = "ccm.providers"
-"""The entry-point group."""
 
 SDK_VERSION = "2.0"
 """Version of the provider interfaces; a new major version requires changes in providers."""
@@ -126,7 +124,7 @@ def installed_providers() -> Mapping[str, EntryPoint]:
         ProviderError: two distributions register the same name.
     """
     providers: dict[str, EntryPoint] = {}
-    for entry in entry_points(group=GROUP):
+    for entry in entry_points(group=PROVIDERS):
         other = providers.get(entry.name)
         if other is not None and _distribution(other) != _distribution(entry):
             raise ProviderError(

@@ -287,19 +287,6 @@ class RestClient:
         *,
         after: Callable[[T], Mapping[str, str] | None],
         headers: Mapping[str, str] | None = None,
-    ) -> list[T]:
-        """Return all pages of a listing; see `each_page`."""
-        listing = self.each_page(path, page, query, after=after, headers=headers)
-        return [entry async for entry in listing]
-
-    async def each_page(
-        self,
-        path: str,
-        page: type[T],
-        query: Mapping[str, str],
-        *,
-        after: Callable[[T], Mapping[str, str] | None],
-        headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[T]:
         """Yield the pages of a listing, with one request per page.
 

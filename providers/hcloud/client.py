@@ -354,8 +354,9 @@ class Client:
             return {"page": str(number)} if number else None
 
         given = {**(query or {}), "per_page": PER_PAGE}
-        pages = await self._http.pages(f"/{table}", page, given, after=after)
-        return [item for answer in pages for item in getattr(answer, table)], len(pages)
+        listing = self._http.pages(f"/{table}", page, given, after=after)
+        pages = [getattr(answer, table) async for answer in listing]
+        return [item for page in pages for item in page], len(pages)
 
     async def list_by_labels(self, table: str, kind: type[N], labels: Mapping[str, str]) -> list[N]:
         """Return all resources of a kind with the given labels."""

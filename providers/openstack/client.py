@@ -331,8 +331,9 @@ class Service:
             return None
 
         async with self._client.connected(self._kind, "GET", path) as http:
-            pages = await http.pages(path, page, query or {}, after=after, headers=self.headers)
-        return [item for answer in pages for item in getattr(answer, key)], len(pages)
+            listing = http.pages(path, page, query or {}, after=after, headers=self.headers)
+            pages = [getattr(answer, key) async for answer in listing]
+        return [item for page in pages for item in page], len(pages)
 
     async def send(
         self,

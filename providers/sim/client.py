@@ -301,7 +301,7 @@ class Client:
         """Yield all load balancers of a cluster."""
         query = {"limit": str(BALANCER_PAGE_LIMIT), "cluster": cluster}
         page_type = _page(("balancers", tuple[Balancer, ...]))
-        async for page in self._http.each_page("/v1/balancers", page_type, query, after=_after):
+        async for page in self._http.pages("/v1/balancers", page_type, query, after=_after):
             for balancer in page.balancers:
                 yield balancer
 
@@ -346,8 +346,9 @@ class Client:
         """Return all items that match a query, and the number of requests."""
         query = {"limit": str(PAGE_LIMIT), **query}
         items: Any = (table, tuple.__class_getitem__((kind, ...)))
-        pages = await self._http.pages(f"/v1/{table}", _page(items), query, after=_after)
-        return [item for page in pages for item in getattr(page, table)], len(pages)
+        listing = self._http.pages(f"/v1/{table}", _page(items), query, after=_after)
+        pages = [getattr(page, table) async for page in listing]
+        return [item for page in pages for item in page], len(pages)
 
 
 @cloud.cached_for_nodes

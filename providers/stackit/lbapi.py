@@ -184,8 +184,8 @@ class Client:
             return {"pageId": page.next_page_id} if page.next_page_id else None
 
         path, query = f"{self._place}/load-balancers", {"pageSize": PAGE_SIZE}
-        pages = await self._http.pages(path, _Balancers, query, after=after)
-        return [balancer for page in pages for balancer in page.load_balancers]
+        pages = self._http.pages(path, _Balancers, query, after=after)
+        return [balancer async for page in pages for balancer in page.load_balancers]
 
     async def create(self, order: Mapping[str, Any]) -> Balancer:
         """Create a load balancer. Raises `Aborted` if the name is taken."""

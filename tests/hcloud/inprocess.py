@@ -26,8 +26,7 @@ PORTS = [{"port": 80, "protocol": "TCP", "targetPort": 80, "nodePort": 30080}]
 class InProcessHttp:
     """Stands for `rest.RestClient`: requests are calls of the fake's handlers."""
 
-    get, send = rest.RestClient.get, rest.RestClient.send
-    pages, each_page = rest.RestClient.pages, rest.RestClient.each_page
+    get, send, pages = rest.RestClient.get, rest.RestClient.send, rest.RestClient.pages
 
     def __init__(self, fake: server.Service) -> None:
         self._cloud = fake.cloud

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import ccm
+from ccm.base.flags import PROVIDERS
 from ccm.cli import command
 from ccm.cli.command import EXIT_FAILED, EXIT_OK
 from ccm.doctor import ExaminationError
@@ -107,9 +108,7 @@ def _name_error(name: str) -> str:
             f"{name!r} is not a valid provider name; use lower-case letters, digits and '-' "
             f"between them, a letter first, at most {NAME_LENGTH} characters"
         )
-    from ccm.cloud.registry import GROUP
-
-    if name in entry_points(group=GROUP).names:
+    if name in entry_points(group=PROVIDERS).names:
         return f"provider {name!r} is already installed; see kube-ccm providers"
     return ""
 

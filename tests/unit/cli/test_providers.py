@@ -15,6 +15,7 @@ import yaml
 
 import ccm
 from ccm import cli, cloud
+from ccm.base.flags import PROVIDERS
 from ccm.cli import command, new_provider, providers
 from ccm.cloud import SDK_VERSION, registry
 from tests.contract.memory import MemoryApi, MemoryProvider
@@ -32,8 +33,8 @@ async def open_plain(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
 def entries(monkeypatch: pytest.MonkeyPatch) -> list[EntryPoint]:
     """`plain` works, `broken` does not."""
     found = [
-        EntryPoint("plain", f"{__name__}:open_plain", registry.GROUP),
-        EntryPoint("broken", "no_such_module:open_cloud", registry.GROUP),
+        EntryPoint("plain", f"{__name__}:open_plain", PROVIDERS),
+        EntryPoint("broken", "no_such_module:open_cloud", PROVIDERS),
     ]
     for module in (registry, providers):
         monkeypatch.setattr(module, "entry_points", lambda *, group: found)

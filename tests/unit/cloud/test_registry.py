@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ccm.base.flags import PROVIDERS
 from ccm.cloud import ProviderError, registry
 
 
@@ -20,7 +21,7 @@ class Site:
         info = self.path / f"{dist.replace('-', '_')}-{v}.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {dist}\nVersion: {v}\n")
-        (info / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{name} = {target}\n")
+        (info / "entry_points.txt").write_text(f"[{PROVIDERS}]\n{name} = {target}\n")
         module = target.partition(":")[0]
         (self.path / f"{module}.py").write_text(code)
 

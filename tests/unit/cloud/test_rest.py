@@ -377,7 +377,7 @@ async def test_listing_with_repeating_page_tokens_is_refused(
     server.will(*(proxy.says({"names": [], "next": one}) for one in ("2", "3", "2")))
 
     with pytest.raises(errors.Unknown, match="endless listing"):
-        await client.pages("/items", Page, {}, after=after)
+        [page async for page in client.pages("/items", Page, {}, after=after)]
 
 
 async def test_timeout_and_unreachable_cloud_raise_different_errors(server: proxy.Server) -> None:

@@ -20,6 +20,7 @@ from ccm import cloud
 from ccm.app import options
 from ccm.app.options import Options
 from ccm.base import redact
+from ccm.base.flags import PROVIDERS
 from ccm.cloud import InstanceListing, InstanceMetadata, InstanceRecord, Power, registry
 from ccm.doctor import (
     ExaminationError,
@@ -713,7 +714,7 @@ async def make(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
                 raise fault
             yield cloud.Cloud(name="memory", **offered)
 
-        entry = EntryPoint("memory", "here:open_cloud", registry.GROUP)
+        entry = EntryPoint("memory", "here:open_cloud", PROVIDERS)
         monkeypatch.setattr(registry, "entry_points", lambda *, group: [entry])
         monkeypatch.setattr(EntryPoint, "load", lambda _entry: open_cloud)
         given = options.parse(["--cloud-provider=memory", *words])
