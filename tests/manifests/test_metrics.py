@@ -17,8 +17,8 @@ from tests.manifests.shipped import CHART, EVERYTHING, ROOT
 
 DASHBOARDS = sorted((CHART / "dashboards").glob("*.json"))
 
-# Put there by Prometheus itself.
-OF_PROMETHEUS = frozenset({"job", "instance", "namespace", "pod"})
+# Put there by Prometheus itself, which renames a label `namespace` of the metric.
+OF_PROMETHEUS = frozenset({"job", "instance", "namespace", "exported_namespace", "pod"})
 
 _SELECTOR = re.compile(r"([a-z_:][a-zA-Z0-9_:]*)\s*\{([^}]*)\}")
 _MATCHER = re.compile(r'\s*(\w+)\s*(?:=~|!~|!=|=)\s*"[^"]*"\s*(?:,|$)')

@@ -90,7 +90,7 @@ spec:
           {{- end }}
           ports:
             - name: http
-              containerPort: {{ .port }}
+              containerPort: {{ .values.extraArgs.port | default .port }}
               protocol: TCP
           startupProbe:
             httpGet:
