@@ -167,7 +167,7 @@ class ItemBackoff(Generic[K]):
         self._woken_at = -math.inf
 
     def __len__(self) -> int:
-        """Return the number of items whose last attempt failed."""
+        """Return the number of items whose last attempt failed or has to be repeated."""
         return len(self._failures)
 
     @property
@@ -186,8 +186,11 @@ class ItemBackoff(Generic[K]):
             busy_s = now - self._busy_since.setdefault(key, now)
             seconds = max(seconds, min(busy_s * BUSY_SHARE, self._policy.cap_s))
             seconds = jittered(seconds, RETRY_AFTER_JITTER, self._rng)
-        else:
-            self._busy_since.pop(key, None)
+            # The cloud works, so that the delay after a later failure must not be longer for it.
+            self._failures.setdefault(key, 0)
+            self._until[key] = now + seconds
+            return seconds
+        self._busy_since.pop(key, None)
         return self._pause(key, seconds, now)
 
     def postpone(self, key: K, now: float) -> float:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -36,9 +36,12 @@ RETRY_S = 2.0
 PAUSES_S: Sequence[float] = (2.0, 2.0, 2.0, 2.0)
 """Pauses, in seconds, before the reads of a load balancer that a call waits for."""
 
-SETTLED_S = 120.0
-"""Seconds from the start of a creation that ended without a clear answer, until its load balancer
-is listed if it exists: proxies and databases usually end a request after 30 to 60 seconds."""
+SETTLED_S = 90.0
+"""Seconds after which a load balancer whose creation ended without a clear response is listed, if
+it exists. Proxies and databases usually end a request after 30 to 60 seconds."""
+
+UNCLEAR = (cloud.DeadlineExceeded, cloud.Unavailable, cloud.Unknown, asyncio.CancelledError)
+"""Errors of a creation that may have succeeded, unless they have an error code of Octavia."""
 
 RANGES_IGNORED = "LoadBalancerSourceRangesIgnored"
 """The version or provider of Octavia has no source ranges."""
@@ -59,6 +62,11 @@ PATCHER = "openstack-load-balancers"
 class OpenStackBalancers:
     """Implementation of `LoadBalancer`, `LoadBalancerDigests` and `LoadBalancerRemoval`."""
 
+    unsettled: ClassVar[dict[str, float]] = {}
+    """Name of a load balancer -> monotonic time until which it may appear, because its creation
+    ended without a clear response. Names are not unique: a second creation would add one. Changed
+    settings, such as a longer `request-timeout`, create a new object, which must know them too."""
+
     def __init__(self, api: client.Client, settings: config.Config, context: cloud.Context) -> None:
         self._api = octavia.Octavia(api)
         self._ips = floating_ips.FloatingIps(api, context)
@@ -73,9 +81,6 @@ class OpenStackBalancers:
         of all load balancers, which shows changes made by others."""
         self._without_group: set[str] = set()
         """UIDs of Services that have no security group left from earlier settings."""
-        self._unsettled: dict[str, float] = {}
-        """Name of a load balancer -> time until which it may appear, because its creation ended
-        without a clear answer. Names are not unique, so that another creation would add one."""
         self._locks = WeakValueDictionary[str, asyncio.Lock]()
         """ID of a load balancer -> lock, held from the read of its tags to their change, which
         replaces all tags, or to its deletion: Services that share a load balancer may be
@@ -113,13 +118,13 @@ class OpenStackBalancers:
             InvalidArgument: the Service asks for something the cloud does not offer.
             FailedPrecondition: the load balancer may not be shared, or the name is taken.
             RetryAfter: the cloud works on the load balancer, or an earlier creation ended without a
-                clear answer.
+                clear response.
             Aborted: the load balancer is in state ERROR.
         """
         request = await self._request(cluster_name, service)
         wanted = request.parts(nodes)
         held = await self._find(request) or await self._create(request, nodes)
-        self._unsettled.pop(request.name, None)
+        self.unsettled.pop(held.name, None)
         await self._check_status(request, held)
         self._warn_of_missing_features(request)
         former = request.former_names(held)
@@ -178,11 +183,11 @@ class OpenStackBalancers:
 
         Raises:
             RetryAfter: the cloud works on the load balancer, or still deletes it; or it may appear,
-                because its creation ended without a clear answer.
+                because its creation ended without a clear response.
         """
         request = await self._request(cluster_name, service, tolerant=True)
         for held in await self._find_all(request):
-            self._unsettled.pop(request.name, None)
+            self.unsettled.pop(held.name, None)
             await self._delete(request, held)
         self._check_settled(request.name)
         await self._groups.remove(security_groups.group_name(service))
@@ -316,19 +321,19 @@ class OpenStackBalancers:
         subnet = networks.subnet_id
         if not (subnet or networks.network_id or request.read(ann.PORT, "")):
             subnet = await self._subnet_of(request, nodes)
-        order, started = request.order(request.parts(nodes, subnet), subnet), monotonic()
         try:
-            return await self._api.create(order)
-        except (cloud.DeadlineExceeded, cloud.Unavailable, cloud.Unknown, asyncio.CancelledError):
-            self._unsettled[request.name] = started + SETTLED_S
+            return await self._api.create(request.order(request.parts(nodes, subnet), subnet))
+        except UNCLEAR as error:
+            # With an error code, Octavia itself has ended the creation.
+            if not getattr(getattr(error, "refusal", None), "code", ""):
+                self.unsettled[request.name] = monotonic() + SETTLED_S
             raise
 
     def _check_settled(self, name: str) -> None:
         """Raise RetryAfter if a load balancer that does not exist may still appear."""
-        if monotonic() < self._unsettled.get(name, 0.0):
-            text = f"load balancer {name} may still appear: its creation ended without an answer"
-            raise cloud.RetryAfter(text, seconds=RETRY_S)
-        self._unsettled.pop(name, None)
+        if monotonic() < self.unsettled.get(name, 0.0):
+            text = f"load balancer {name} may still appear: its creation got no clear response"
+            raise cloud.RetryAfter(f"{text}; wait {SETTLED_S:.0f} s at most", seconds=RETRY_S)
 
     async def _subnet_of(self, request: Request, nodes: Sequence[cloud.Node]) -> str:
         """Return the subnet of the first node, for a load balancer without configured network."""

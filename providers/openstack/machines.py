@@ -423,10 +423,8 @@ class OpenStackMachines(cloud.Driver[Clients]):
                         await session.nova.delete_server(server.id)
                 for owner in dict.fromkeys(owners):
                     await _delete_ports(session, owner, req.provider_id)
-            for _, _, servers in places:
-                for server in servers:
-                    text = f"server {server.id} is being deleted"
-                    raise cloud.RetryAfter(text, seconds=RETRY_S)
+            if left := [server.id for place in places for server in place.servers]:
+                raise cloud.RetryAfter(f"server {left[0]} is being deleted", seconds=RETRY_S)
         return cloud.DeleteMachineResponse()
 
     async def list_machines(self, req: cloud.ListMachinesRequest) -> Sequence[cloud.MachineRecord]:

@@ -70,6 +70,7 @@ class SecurityGroups:
     """Security groups of the Services of one cluster."""
 
     def __init__(self, api: client.Client, context: cloud.Context) -> None:
+        self._keystone = api.keystone
         self._api = api.network
         self._neutron = neutron.Neutron(api)
         self._context = context
@@ -92,8 +93,6 @@ class SecurityGroups:
         async with self._context.journal.part("securitygroup", name) as part:
             group, *surplus = await self._find(name) or [await self._create(service)]
             part.created(group.id)
-        for other in surplus:
-            await self._delete(other)
         await self._ensure_rules(group, wanted_rules(ports, sources))
         async with self._lock:
             listed, _ = await self._neutron.ports_of("device_id", servers)
@@ -104,6 +103,8 @@ class SecurityGroups:
             for port in members.values():
                 if group.id not in port.security_groups:
                     await self._set_groups(port, group.id, add=True)
+        for other in surplus:  # last, because it may be the one that opens the node ports
+            await self._delete(other)
 
     async def remove(self, name: str) -> None:
         """Remove a group from all ports and delete it; send one request if it does not exist."""
@@ -112,25 +113,28 @@ class SecurityGroups:
 
     async def remove_of(self, namespace: str, name: str) -> None:
         """Remove the groups of a Service whose UID is unknown: one request to list all groups."""
-        for key, group in await self.of_services():
-            # Different Services may have the same text here, but not in the description.
-            is_described = f" {namespace}/{name} " in str(group.description)
-            if key == f"{namespace}-{name}" and is_described:
+        text = self._describe(f"{namespace}/{name}")
+        for _, group in await self.of_services():
+            if group.description == text:
                 await self.remove(group.name)
 
     async def of_services(self) -> list[tuple[str, Group]]:
         """Return all groups of Services, with namespace and name joined by a dash."""
-        listed, _ = await self._api.list_all(PATH, "security_groups", Group)
-        matches = [(_NAME.fullmatch(group.name), group) for group in listed]
+        matches = [(_NAME.fullmatch(group.name), group) for group in await self._list()]
         return [(match[1], group) for match, group in matches if match]
 
     async def _find(self, name: str) -> list[Group]:
-        """Return the groups of a name, which has the UID of the Service.
+        """Return the groups with a name, which contains the UID of a Service.
 
         There are two if a creation succeeded after its request had timed out.
         """
-        groups, _ = await self._api.list_all(PATH, "security_groups", Group, query={"name": name})
-        return sorted(groups, key=lambda group: group.id)
+        return sorted(await self._list(name=name), key=lambda group: group.id)
+
+    async def _list(self, **query: str) -> list[Group]:
+        # An administrator would get those of all projects.
+        query = {"project_id": await self._keystone.project_id(), **query}
+        listed, _ = await self._api.list_all(PATH, "security_groups", Group, query)
+        return listed
 
     async def _delete(self, group: Group) -> None:
         async with self._lock:
@@ -139,13 +143,13 @@ class SecurityGroups:
         await self._api.delete(f"{PATH}/{group.id}")
 
     async def _create(self, service: cloud.Service) -> Group:
-        cluster = self._context.cluster_name
-        order = {
-            "name": group_name(service),
-            "description": f"Security Group for {service.key} Service LoadBalancer in cluster "
-            f"{cluster}",
-        }
+        order = {"name": group_name(service), "description": self._describe(service.key)}
         return await self._api.send("POST", PATH, "security_group", order, Group)
+
+    def _describe(self, key: str) -> str:
+        """Return the description of a Service's group, as in the Go manager: never change it."""
+        cluster = self._context.cluster_name
+        return f"Security Group for {key} Service LoadBalancer in cluster {cluster}"
 
     async def _ensure_rules(self, group: Group, wanted: Collection[Rule]) -> None:
         listed = group.security_group_rules  # a new group has two that let all traffic out

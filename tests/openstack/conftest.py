@@ -23,3 +23,5 @@ def _quick_balancers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fake changes load balancers at once, or when the test says so."""
     monkeypatch.setattr(balancers, "PAUSES_S", (0.0,) * 5)
     monkeypatch.setattr(balancers, "RETRY_S", 0.01)
+    monkeypatch.setattr(balancers, "SETTLED_S", 0.1)
+    monkeypatch.setattr(balancers.OpenStackBalancers, "unsettled", {})

@@ -657,61 +657,93 @@ async def test_two_of_one_name_are_refused(project: Project) -> None:
         await project.ensured(service())
 
 
-@pytest.mark.parametrize("fault", [Fault(kind="drop"), Fault(kind="empty"), Fault(status=504)])
+UNCLEAR = [
+    Fault(kind="drop"),
+    Fault(kind="empty"),
+    Fault(kind="garbage", status=504),
+    Fault(kind="hang", delay_s=60.0),
+]
+"""Ends of a creation that say nothing about it; the last one is cancelled."""
+
+
+@pytest.mark.parametrize("fault", UNCLEAR, ids=lambda fault: fault.kind)
 @pytest.mark.parametrize("then", ["ensure", "delete"])
 @pytest.mark.row("openstack-balancer-09")
-async def test_a_creation_without_an_answer_is_not_repeated_at_once(
+async def test_a_creation_without_clear_response_is_not_repeated_at_once(
     project: Project, fault: Fault, then: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An overloaded Octavia lists the load balancer only after the request has timed out."""
     now = monotonic()
     monkeypatch.setattr("providers.openstack.balancers.monotonic", lambda: now)
     project.fake.script.add(msgspec.structs.replace(fault, operation=CREATION, count=1))
-    with pytest.raises(cloud.CloudError) as failed:
-        await project.balancer.ensure_load_balancer(CLUSTER, service(), project.nodes(1))
-    assert not isinstance(failed.value, cloud.RetryAfter)
+    await fail_creation(project)
+    now += balancers.SETTLED_S * 0.9
     project.calls()
-    now += balancers.SETTLED_S / 2
-    calls = {
-        "ensure": lambda: project.balancer.ensure_load_balancer(CLUSTER, service(), []),
-        "delete": lambda: project.balancer.ensure_load_balancer_deleted(CLUSTER, service()),
-    }
-    with pytest.raises(cloud.RetryAfter, match="may still appear"):
-        await calls[then]()
-    assert CREATION not in project.calls()
+    async with project.open() as project.balancer:  # as after a change of the settings
+        calls = {
+            "ensure": lambda: project.balancer.ensure_load_balancer(CLUSTER, service(), []),
+            "delete": lambda: project.balancer.ensure_load_balancer_deleted(CLUSTER, service()),
+        }
+        with pytest.raises(cloud.RetryAfter, match="may still appear"):
+            await calls[then]()
+        assert CREATION not in project.calls()
 
-    order = {"name": NAME, "vip_subnet_id": project.subnet, "tags": [NAME]}
-    fake_balancers.create(project.world, Call(body={"loadbalancer": order}))
-    number = project.only["id"]
-    if then == "delete":
+        number = appear(project)
+        if then == "ensure":
+            await project.ensured(service())
+            assert project.only["id"] == number
         await project.deleted(service())
         assert project.left_over() == []
-    else:
-        await project.ensured(service())
-        assert project.only["id"] == number
-        await project.deleted(service())
         await project.ensured(service())  # a later creation does not wait
         assert project.only["id"] != number
 
 
-async def test_a_creation_without_an_answer_is_repeated_later(
+async def fail_creation(project: Project) -> None:
+    """Call `ensure_load_balancer` until it fails, or for a second after its request has arrived."""
+    ensuring = asyncio.create_task(project.balancer.ensure_load_balancer(CLUSTER, service(), []))
+    while not ensuring.done() and CREATION not in project.calls():
+        await asyncio.sleep(0.01)
+    await asyncio.wait([ensuring], timeout=1.0)
+    ensuring.cancel()
+    with pytest.raises((cloud.CloudError, asyncio.CancelledError)) as failed:
+        await ensuring
+    assert not isinstance(failed.value, cloud.RetryAfter)
+
+
+def appear(project: Project) -> str:
+    """Complete the creation; return the ID of the load balancer."""
+    order = {"name": NAME, "vip_subnet_id": project.subnet, "tags": [NAME]}
+    fake_balancers.create(project.world, Call(body={"loadbalancer": order}))
+    return str(project.only["id"])
+
+
+async def test_only_the_awaited_load_balancer_ends_the_wait(project: Project) -> None:
+    await project.ensured(service("other", uid=OTHER))
+    project.fake.script.add(Fault(kind="drop", operation=CREATION, count=1))
+    await fail_creation(project)
+    shared = service(load_balancer_id=project.only["id"], spec={"ports": [HTTPS]})
+    await project.ensured(shared)
+    with pytest.raises(cloud.RetryAfter, match="may still appear"):
+        await project.balancer.ensure_load_balancer_deleted(CLUSTER, service())
+
+
+async def test_a_creation_without_clear_response_is_repeated_later(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = monotonic()
     monkeypatch.setattr("providers.openstack.balancers.monotonic", lambda: now)
     project.fake.script.add(Fault(kind="drop", operation=CREATION, count=1))
-    with pytest.raises(cloud.Unavailable):
-        await project.balancer.ensure_load_balancer(CLUSTER, service(), [])
-    now += balancers.SETTLED_S + 1
+    await fail_creation(project)
+    now += balancers.SETTLED_S * 1.1
     await project.deleted(service())
     await project.ensured(service())
     assert project.only["name"] == NAME
 
 
-async def test_a_refused_creation_is_repeated_at_once(project: Project) -> None:
-    project.fake.script.add(Fault(status=400, operation=CREATION, count=1))
-    with pytest.raises(cloud.InvalidArgument):
-        await project.balancer.ensure_load_balancer(CLUSTER, service(), [])
+@pytest.mark.parametrize("status", [400, 500, 503])
+async def test_a_refused_creation_is_repeated_at_once(project: Project, status: int) -> None:
+    project.fake.script.add(Fault(status=status, operation=CREATION, count=1))
+    await fail_creation(project)
     await project.ensured(service())
     assert project.only["name"] == NAME
 
@@ -1047,8 +1079,21 @@ async def test_a_second_group_of_a_late_creation_goes(project: Project) -> None:
     async with project.open(manage_security_groups="true") as project.balancer:
         await project.ensured(service(), nodes)
         (group,) = project.world.security_groups.values()
-        floating.new_security_group(project.world, group["name"], group["description"])
+        late = floating.new_security_group(project.world, group["name"], group["description"])
+        groups = {late["id"]: group, group["id"]: late}  # the late one is found first
+        for number, held in groups.items():
+            held["id"] = number
+        for port in project.world.ports.values():
+            port["security_groups"] = [group["id"]] if port["security_groups"] else []
+        project.world.security_groups = groups
+        project.calls()
         await project.ensured(service(), nodes)
+        assert [call for call in project.calls() if not call.startswith("GET")] == [
+            "POST /network/v2.0/security-group-rules",
+            *["DELETE /network/v2.0/security-group-rules/{id}"] * 2,
+            *["PUT /network/v2.0/ports/{id}"] * 2,  # a group comes before the other goes
+            "DELETE /network/v2.0/security-groups/{id}",
+        ]
         (kept,) = project.world.security_groups.values()
         assert holders(project, kept) == ["node-1"]
         floating.new_security_group(project.world, group["name"], group["description"])

@@ -322,7 +322,7 @@ class NodeLifecycleController:
     def _is_due(self, name: str) -> bool:
         """Return False during a back-off or the wait before a second query."""
         node = self._nodes.store.get(name)
-        return not self.controller.backoff.failures(name) and not (
+        return self.controller.backoff.delay_end(name) is None and not (
             node and self.confirmation_wait_s(node)
         )
 

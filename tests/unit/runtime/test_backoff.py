@@ -113,6 +113,15 @@ def test_backoff_grows_and_a_success_wakes_the_other_keys_of_an_outage() -> None
     assert not backoff.in_outage
 
 
+def test_a_failure_after_long_work_of_the_cloud_is_retried_soon() -> None:
+    backoff = made()
+    for number in range(20):
+        backoff.record_failure("a", after(1.0), float(number))
+    assert (backoff.failures("a"), len(backoff)) == (0, 1)
+    assert backoff.delay_end("a") is not None
+    assert backoff.record_failure("a", CLOUD_IS_DOWN, 30.0) == 1
+
+
 def test_default_backoff_is_the_longer_of_key_delay_and_token_bucket() -> None:
     backoff = default_backoff()
     delays = [backoff.record_failure(f"key-{number}", BACK_OFF, 0.0) for number in range(102)]
