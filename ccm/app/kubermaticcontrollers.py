@@ -55,6 +55,7 @@ def _shared(context: ControllerContext, given: Any) -> SharedComponents:
         creation_timeout_s=given.join_cluster_timeout.total_seconds() or None,
         health_timeout_s=None,
         asks_for_vms=True,
+        joins_unready=True,
         stores_addresses=True,
         drain_timeout_s=given.skip_eviction_after.total_seconds(),
         detach_timeout_s=given.machine_pv_detach_timeout.total_seconds(),

@@ -355,6 +355,8 @@ def _evaluate_unhealthy(
     # Without copied conditions, the machine's node was never seen, so it does not count as missing.
     if (machine.phase, cause) in TABLE and (node is not None or machine.status.conditions):
         return HealthCheckResult(cause=cause, history=seen)
+    if node is not None and machine.phase is Phase.PENDING and own.joins_unready:
+        return HealthCheckResult(cause=None, history=seen)
     return _evaluate_timeout(machine, own, seen, now)
 
 

@@ -192,6 +192,8 @@ class MachineSettings:
             attached.
         asks_for_vms: whether a machine fails as soon as the cloud confirms that its VM is gone.
             Else, it fails by timeout only.
+        joins_unready: whether a machine with a node has joined in time, ready or not. Else it is
+            marked Failed unless its node becomes ready within `creation_timeout_s`.
         stores_addresses: whether the status of a machine has the addresses of its VM even with a
             target cluster.
         adopt_unmarked: whether to adopt a VM that has a machine's name, but no labels or tags of a
@@ -214,6 +216,7 @@ class MachineSettings:
     drain_timeout_s: float = 7200.0
     detach_timeout_s: float = 120.0
     asks_for_vms: bool = False
+    joins_unready: bool = False
     stores_addresses: bool = False
     adopt_unmarked: bool = False
     token_groups: str = ""

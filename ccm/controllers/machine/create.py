@@ -85,11 +85,7 @@ class CreateFlow:
                 if (ended := await self._ensure_vm()) is not None:
                     return ended
         except CloudError as error:
-            now = clock.now()
-            aged = self._caches.ages.with_local_creation(now, self.machine)
-            return creation.failure_result(
-                aged, error, now, self._settings, initializing=initializing
-            )
+            return self._failed(error, initializing=initializing)
         vm = self._vm()
         assert vm is not None
         is_new = self._new_vm is not None
@@ -152,8 +148,10 @@ class CreateFlow:
         found_vm = self._existing_vm.info if self._existing_vm is not None else None
         return creation.merge_vm(self.machine, self._new_vm or found_vm)
 
-    def _failed(self, error: CloudError) -> PassResult:
-        return creation.failure_result(self.machine, error, clock.now(), self._settings)
+    def _failed(self, error: CloudError, *, initializing: bool = False) -> PassResult:
+        now = clock.now()
+        aged = self._caches.ages.with_local_creation(now, self.machine)
+        return creation.failure_result(aged, error, now, self._settings, initializing=initializing)
 
     def _is_name_taken(self, vm: MachineInfo) -> bool:
         named = self._new_vm.node_name if self._new_vm is not None else ""

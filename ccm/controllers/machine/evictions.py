@@ -168,7 +168,8 @@ class NodeDrain:
         """
         async with running_informer(self._pods), AsyncExitStack() as self._budgets:
             await self._mark()
-            await wait_for_sync(self._pods, component=self._tools.component)
+            listed = wait_for_sync(self._pods, component=self._tools.component)
+            await first_of(listed, self._give_up(), name="pods")
             # If force is due from the beginning, no Pod is evicted.
             if not (self.tally.forced or await self._is_due()):
                 await first_of(self._drain_gracefully(), self._force_is_due(), name="drain")
@@ -201,6 +202,13 @@ class NodeDrain:
 
     def _left_s(self) -> float | None:
         return None if self._until_s is None else self._until_s - clock.monotonic()
+
+    async def _give_up(self) -> None:
+        """Raise DrainFailed if Pods are not listed `FORCE_S` after force is due."""
+        await self._force_is_due()
+        await asyncio.sleep(FORCE_S)
+        self.tally.forced = True
+        raise DrainFailed(f"- Pods of node {self._task.node_name} cannot be listed, see the log")
 
     async def _force_is_due(self) -> None:
         while not self.tally.forced:

@@ -12,7 +12,7 @@ from functools import partial
 from ccm.base import clock, tasks
 from ccm.base.log import Outage
 from ccm.controllers.machine.context import MachineContext
-from ccm.kube.errors import KubeError, NotFound
+from ccm.kube.errors import ApiError, KubeError, NotFound, ServerError, TooManyRequests
 from ccm.model.machines import Machine, MachineStatus, OperationState, OperationType, Phase
 from ccm.model.patches import StaleObject
 from ccm.runtime.writer import PatchStep
@@ -149,15 +149,23 @@ class Freezer:
     async def _thaw(self) -> None:
         """Restart the health timeouts, then call `thawed`.
 
+        A machine whose status the API server refuses keeps its timeout, and stops no other.
+
         Raises:
-            KubeError: a write failed.
+            KubeError: the API server was unreachable, or too busy, at a write.
         """
         write = self._context.write
         for cached in self._context.caches.machines.store.list():
             obj = write.newest(cached)
             status = thawed_status(obj, clock.now())
-            if status is not None:
+            if status is not None and not self._context.codec.is_ignored(obj):
                 patch = partial(self._context.codec.new_status, planned_for=obj, wanted=status)
-                with suppress(StaleObject):  # A newer phase wins.
-                    await write.change(obj, PatchStep(patch, "status"))
+                try:
+                    with suppress(StaleObject):  # A newer phase wins.
+                        await write.change(obj, PatchStep(patch, "status"))
+                except (ServerError, TooManyRequests):
+                    raise
+                except ApiError as error:
+                    text = "machine status refused, health timeout continues"
+                    self._context.log.warning(text, machine=obj.key, error=str(error))
         self._thawed()

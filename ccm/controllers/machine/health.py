@@ -98,7 +98,7 @@ class HealthReconciler:
             self._release_turn(machine)
             return PassResult()
         node, fault = self._context.node_of(machine), None
-        if node is not None and node.is_deleting:
+        if node is not None and node.is_deleting and self._caches.settings.names.node_finalizer:
             await self._delete_with_node(machine, node)
             return PassResult()
         if node is not None:
@@ -164,8 +164,8 @@ class HealthReconciler:
 
         The listing of the class comes first, because machines that wait at the same time share it.
         Only a VM that is not in the listing is queried. The VM is gone if two queries, `VM_CHECK_S`
-        apart, did not find it. If the cloud shows the VM, or a call fails with another error than
-        NotFound, two new queries are needed.
+        apart, did not find it. If the cloud shows the VM, if a call fails with another error than
+        NotFound, or if the credentials may be those of another project, two new queries are needed.
         """
         machine_class, now = self._caches.class_of(machine), clock.monotonic()
         since = self._context.creations_ended.get(machine.uid, float("-inf"))
@@ -180,6 +180,9 @@ class HealthReconciler:
             request = self._context.driver.request(machine, machine_class)
             vm = await self._context.driver.call(MachineDriver.get_machine_status, request)
         except CloudNotFound:
+            if deletion.may_be_other_project(machine, machine_class.origin):
+                self._denied_since.pop(machine.uid, None)
+                return None, False
             first = self._denied_since.setdefault(machine.uid, now)
             return None, now - first >= VM_CHECK_S
         except CloudError:

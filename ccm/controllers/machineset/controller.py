@@ -136,6 +136,8 @@ class MachineSetController:
         if cached is None:
             return IDLE
         obj = self._write.newest(cached)
+        if obj.is_deleting and self._names.owner_finalizer not in obj.finalizers:
+            return IDLE  # such as with --cascade=orphan: the machines are to stay
         if obj.is_deleting and await self._guard.blocks(obj):
             return RECHECK
         if not obj.is_deleting:

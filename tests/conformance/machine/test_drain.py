@@ -152,6 +152,30 @@ async def test_forced_drain_ignores_budgets_and_grace_periods(world: Drains, evi
     assert (world.pods(), world.evictions()) == ([], 0)
 
 
+@pytest.mark.parametrize("due", ["force", "timeout"])
+async def test_drain_whose_pods_are_not_listed_fails_once_force_is_due(
+    world: Drains, due: str
+) -> None:
+    """The deletion of the machine continues after a failed forced drain."""
+    world.server.lists_pods = False
+    plain(world, 1)
+    async with world.draining():
+        await advance(1)
+        world.start(force=due == "force", timeout_s=600.0)
+        if due == "timeout":
+            await advance(500)
+            assert world.state() is DrainState.RUNNING
+            await advance(100)
+        await advance(50)
+        assert world.state() is DrainState.RUNNING
+        await advance(15)
+        progress = world.progress()
+
+    assert (progress.state, progress.forced) == (DrainState.FAILED, True)
+    assert "Pods of node m0 cannot be listed" in progress.message
+    assert world.pods() == ["p0"]
+
+
 @pytest.mark.row("machine-drain-11")
 @pytest.mark.parametrize("case", ["foreign", "no-claim", "no-volume", "unbound", "unknown"])
 async def test_drain_does_not_wait_for_foreign_or_unresolvable_volumes(

@@ -13,7 +13,7 @@ from ccm.base.metrics import REGISTRY
 from ccm.controllers.machine import freeze as freezing
 from ccm.controllers.machine.freeze import FreezeState
 from ccm.gardener import names
-from ccm.kube.errors import ServerError, Unreachable
+from ccm.kube.errors import Invalid, ServerError, Unreachable
 from ccm.kube.informer import Informer
 from ccm.model.machines import Phase
 from ccm.model.names import ANNOTATION_SCALE_DOWN_DISABLED
@@ -613,6 +613,26 @@ async def test_machines_stay_frozen_until_the_unfreeze_is_written(world: Ready) 
         await advance(60)
 
     assert (frozen(), world.phase("sick")) == (0, "Running")
+
+
+@pytest.mark.row("machine-freeze-05")
+async def test_machine_whose_status_is_refused_keeps_no_other_frozen(world: Ready) -> None:
+    for name in ("refused", "sick"):
+        status = {"currentStatus": {"phase": "Unknown"}}
+        world.machine(name, providerID=f"fake:///{name}", status=status)
+    is_away, looks = away(world, NODES), world.server.refuse
+    world.server.refuse = lambda method, path: (
+        Invalid(status=422, reason="Invalid", message="spec.class.kind: Unsupported value")
+        if method == "PATCH" and "/machines/refused" in path
+        else looks(method, path)
+    )
+    async with world.running("machine", "machineclass"):
+        await advance(PERIOD_S + TIMEOUT_S + 10)
+        assert frozen() == 1
+        is_away[0] = False
+        await advance(60)
+
+    assert (frozen(), world.phase("sick"), world.phase("refused")) == (0, "Running", "Unknown")
 
 
 @pytest.mark.row("machine-freeze-06")

@@ -18,6 +18,7 @@ from ccm.cloud import errors
 from ccm.cloud.machines import GetVolumeIDsRequest
 from ccm.controllers.machine.drain import Drainer
 from ccm.gardener.codec import MACHINES
+from ccm.kube.errors import Forbidden
 from ccm.machines import drain
 from ccm.machines.drain import DrainProgress, DrainState, DrainTask
 from ccm.machines.driver import SharedComponents
@@ -40,6 +41,7 @@ class Server(MemoryServer):
     """An API server that may be too old for evictions."""
 
     evicts = True
+    lists_pods = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,6 +56,8 @@ class Server(MemoryServer):
 
     @contextlib.asynccontextmanager
     async def stream(self, path: str, **rest: Any) -> AsyncIterator[AsyncIterator[bytes]]:
+        if path == "/api/v1/pods" and not self.lists_pods:
+            raise Forbidden(status=403, reason="Forbidden", message="pods is forbidden")
         mark = object()
         self.opened[path] += 1
         self.watches.add(mark)
@@ -68,6 +72,8 @@ class Server(MemoryServer):
         self._told("DELETE", path, {"gracePeriodSeconds": 0})
 
     def answer(self, method: str, path: str, *rest: Any) -> bytes:
+        if path == "/api/v1/pods" and not self.lists_pods:
+            raise Forbidden(status=403, reason="Forbidden", message="pods is forbidden")
         if method == "GET" and path in self.newer:
             return msgspec.json.encode(self.newer[path])
         found = super().answer(method, path, *rest)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -59,7 +61,8 @@ class Kubermatic(World):
 
     def __init__(self, server: MemoryServer | None = None, **rules: Any) -> None:
         without = {"creation_timeout_s": None, "health_timeout_s": None}
-        rules = {**without, "stores_addresses": True, "asks_for_vms": True, **rules}
+        kind = {"stores_addresses": True, "asks_for_vms": True, "joins_unready": True}
+        rules = {**without, **kind, **rules}
         super().__init__(server, **rules)
         self.server.put("/api/v1/namespaces", {"metadata": {"name": names.BOOTSTRAP_NAMESPACE}})
         self.server.put(SECRETS, {"metadata": {"name": "acme"}, "data": {"token": "c2VjcmV0"}})
@@ -647,6 +650,111 @@ async def test_annotated_node_is_not_drained(*, skips: bool) -> None:
 
     assert world.objects("machines") == []
     assert bool(world.drains.tasks) is not skips
+
+
+@pytest.mark.row("kubermatic-machine-14")
+@pytest.mark.parametrize("keeps_provider_id", [True, False])
+async def test_machine_of_the_go_program_is_kept_while_its_node_is_not_ready(
+    *, keeps_provider_id: bool
+) -> None:
+    """It has no phase yet, and is older than the limit for new machines."""
+    world = Kubermatic(creation_timeout_s=900.0)
+    world.deployment(3)
+    async with world.running(*ALL):
+        await world.settle()
+        await advance(30 * 3600)
+    for machine in world.objects("machines"):
+        path = f"{BASE}/machines/{machine['metadata']['name']}"
+        ours = {names.ANNOTATION_ORIGIN: None, names.ANNOTATION_CREATION: None}
+        world.server.patch(path, {"metadata": {"annotations": ours}})
+        spec = {} if keeps_provider_id else {"providerID": None}
+        status = {"phase": None, "lastOperation": None, "lastUpdated": None}
+        world.server.patch(path, {"spec": spec, "status": status})
+        world.heartbeat(machine["metadata"]["name"], Ready="False")
+    before = {machine["metadata"]["uid"] for machine in world.objects("machines")}
+
+    async with world.running(*ALL):
+        await advance(1200)
+        for machine in world.objects("machines"):
+            world.heartbeat(machine["metadata"]["name"], Ready="True")
+        await world.settle()
+        after = world.objects("machines")
+
+    assert {machine["metadata"]["uid"] for machine in after} == before
+    assert {machine["status"]["phase"] for machine in after} == {"Running"}
+    assert world.driver.deleted == []
+
+
+async def test_vm_that_replaced_credentials_do_not_show_is_kept() -> None:
+    """They may belong to another project."""
+    world = Kubermatic()
+    world.deployment(1)
+    async with world.running(*ALL):
+        await world.settle()
+        (machine,) = world.objects("machines")
+        data = {"token": base64.b64encode(b"of another project").decode()}
+        world.server.patch(f"{SECRETS}/acme", {"data": data})
+        hidden, world.driver.vms = world.driver.vms, {}
+        world.heartbeat(machine["metadata"]["name"], Ready="False")
+        await advance(120)
+        world.driver.vms = hidden
+        world.heartbeat(machine["metadata"]["name"], Ready="True")
+        await world.settle()
+        (kept,) = world.objects("machines")
+
+    assert kept["metadata"]["uid"] == machine["metadata"]["uid"]
+    assert kept["status"]["phase"] == "Running"
+    assert len(world.driver.vms) == 1
+
+
+async def test_machines_of_a_set_that_is_deleted_alone_are_kept() -> None:
+    """With --cascade=orphan: the API server replaces our finalizer by its own."""
+    world = Kubermatic()
+    world.deployment(2)
+    async with world.running(*ALL):
+        await world.settle()
+    (made,) = world.objects("machinesets")
+    path = f"{BASE}/machinesets/{made['metadata']['name']}"
+    async with world.running("machine", "machineset"):
+        world.server.patch(path, {"metadata": {"finalizers": ["orphan"]}})
+        world.server.drop(path)
+        await advance(600)
+
+    assert len(world.objects("machines")) == len(world.driver.vms) == 2
+    assert world.driver.deleted == []
+
+
+async def test_clock_jump_replaces_no_machine_that_waits_for_its_user_data() -> None:
+    world = Kubermatic(creation_timeout_s=1200.0)
+    world.deployment(1)
+    world.user_data("0")  # of another revision
+    async with world.running(*ALL):
+        await advance(3)
+        (waiting,) = world.objects("machines")
+        loop: Any = asyncio.get_running_loop()
+        loop.start += timedelta(hours=5)
+        await advance(300)
+        (still,) = world.objects("machines")
+
+    assert still["metadata"]["uid"] == waiting["metadata"]["uid"]
+
+
+@pytest.mark.row("kubermatic-machine-13")
+async def test_node_that_is_deleted_slowly_leaves_its_vm() -> None:
+    """A finalizer of another program shows the deletion before the node is gone."""
+    world = Kubermatic()
+    world.deployment(1)
+    async with world.running(*ALL):
+        await world.settle()
+        (kept,) = world.objects("machines")
+        path = f"{NODES_PATH}/{kept['metadata']['name']}"
+        world.server.patch(path, {"metadata": {"finalizers": ["example.com/hold"]}})
+        world.server.drop(path)
+        await advance(600)
+        (still,) = world.objects("machines")
+
+    assert still["metadata"]["uid"] == kept["metadata"]["uid"]
+    assert world.driver.deleted == []
 
 
 @pytest.mark.row("kubermatic-machine-13")
