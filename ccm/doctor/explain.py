@@ -253,7 +253,8 @@ def _of_controllers(subject: ObjectFacts) -> Explanation | None:
             return Explanation(cause=f"{state(subject)}: {account.blocked}", advice=(_ALLOW,))
         last = account.last
         if last is not None and last.kind:
-            again = f", {account.failures} times in a row" if account.failures > 1 else ""
+            is_failure = account.failures > 1 and last.kind != "RetryAfter"
+            again = f", {account.failures} times in a row" if is_failure else ""
             cause = f"{last.kind}: {last.text}, {_ago(last.ago_s)}{again}{_then(account)}"
             advice = _ADVICE.get(last.kind, _OTHER)
             obj = subject.obj

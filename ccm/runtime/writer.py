@@ -170,8 +170,9 @@ class ObjectWriter(Generic[T]):
 
     async def _request(self, obj: T, patch: Patch, subresource: str) -> T:
         after = await self._send(obj.name, patch, namespace=obj.namespace, subresource=subresource)
-        # An object missing from the cache was deleted: its watch event may precede the response.
-        if self._cache is not None and self._cache.get(after.key) is not None:
+        # The watch event may precede the response; an object missing from the cache was deleted.
+        cached = self._cache.get(after.key) if self._cache is not None else None
+        if cached is not None and cached.is_older_than(after):
             self._latest[after.key] = after
         return after
 

@@ -208,14 +208,15 @@ class Request:
         """
         if not port.node_port:
             return ()
-        more: dict[str, Any] = {}
-        if subnet := self.member_subnet(vip_subnet):
-            more["subnet_id"] = subnet
+        subnet = self.member_subnet(vip_subnet)
+        more: dict[str, Any] = {"subnet_id": subnet} if subnet else {}
         if self._is_checked_by_http(port):
             more["monitor_port"] = cloud.health_check_path_port(self.service)[1]
+        # Octavia accepts an address once; the node of a replaced VM may have that of its successor.
+        names = {ip: name for name, ip in addresses(self.select(nodes), self.is_ipv6).items()}
         return tuple(
             {"name": name, "address": address, "protocol_port": port.node_port, **more}
-            for name, address in addresses(self.select(nodes), self.is_ipv6).items()
+            for address, name in names.items()
         )
 
     def member_subnet(self, vip_subnet: str | None) -> str:

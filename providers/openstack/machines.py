@@ -412,17 +412,17 @@ class OpenStackMachines(cloud.Driver[Clients]):
     async def delete_machine(self, req: cloud.MachineRequest) -> cloud.DeleteMachineResponse:
         """Delete the server and its ports: three requests or more. Raises `RetryAfter`.
 
-        The ports are deleted while the server still exists: its metadata may have another identity,
-        that of an imported or restored machine, by which its ports are found.
+        The ports are deleted before the server: its metadata may have another identity, that of an
+        imported or restored machine, by which its ports are found, also after a failed call.
         """
         async with self.locate(req) as places:
             for session, _, servers in places:
                 owners = [req.identity, *(self._owner(req, server) for server in servers)]
+                for owner in dict.fromkeys(owners):
+                    await _delete_ports(session, owner, req.provider_id)
                 for server in servers:
                     if _phase(server) is not cloud.Phase.DELETING:
                         await session.nova.delete_server(server.id)
-                for owner in dict.fromkeys(owners):
-                    await _delete_ports(session, owner, req.provider_id)
             if left := [server.id for place in places for server in place.servers]:
                 raise cloud.RetryAfter(f"server {left[0]} is being deleted", seconds=RETRY_S)
         return cloud.DeleteMachineResponse()

@@ -383,6 +383,16 @@ def test_members_are_addresses_of_the_first_ip_family() -> None:
     assert names(service(spec={"ports": [bare]})) == []
 
 
+def test_an_address_of_two_nodes_is_one_member() -> None:
+    """Octavia refuses a request with an address twice."""
+    replaced = msgspec.structs.replace(NODES[0].metadata, name="node-0")
+    nodes = [msgspec.structs.replace(NODES[0], metadata=replaced), *NODES]
+
+    found = [member["address"] for member in part(service(), nodes=nodes).members]
+
+    assert len(found) == len({*found}) == len(names(service()))
+
+
 def test_a_selector_limits_the_members() -> None:
     assert names(service(node_selector="role=worker")) == [("node-1", "10.0.0.1")]
     assert names(service(), node_selector="role") == [("node-1", "10.0.0.1")]

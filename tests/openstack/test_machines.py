@@ -664,12 +664,21 @@ async def test_ports_of_another_server_of_the_machine_stay(harness: OpenStackHar
     assert len(await harness.beside_vms()) == 1
 
 
-async def test_ports_of_a_restored_machine_go_with_its_server(harness: OpenStackHarness) -> None:
-    """Although its server is gone before the second call, and with it the former UID."""
+@pytest.mark.parametrize("failures", [0, 1])
+async def test_ports_of_a_restored_machine_go_with_its_server(
+    harness: OpenStackHarness, failures: int
+) -> None:
+    """Although its server is gone before the last call, and with it the former UID."""
     group = of(harness, podNetworkCIDRs=["10.96.0.0/12"])
     made = await group.create(group.identity())
     await group.initialize(who := next(iter(group.known.values())), made.provider_id)
     restored = replace(who, uid="uid-of-the-restored")
+    if failures:
+        fault = Fault(code="unavailable", operation="DELETE /network/v2.0/ports/{id}", count=1)
+        await harness.fail(fault)
+        with pytest.raises(cloud.Unavailable):
+            await group.driver.delete_machine(group.request(restored, made.provider_id))
+        harness.service.cloud.settle(all_of_them=True)
 
     with pytest.raises(cloud.RetryAfter):
         await group.driver.delete_machine(group.request(restored, made.provider_id))

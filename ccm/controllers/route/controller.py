@@ -178,8 +178,12 @@ class RouteController:
             self._calls.backoff.end_outage(clock.monotonic())
         self._unlisted.record_success()
         self._listing.forget(QUEUE_KEY)
+        if self._handle.provider_session != session:  # reopened: its routes may be others
+            self._schedule.force(clock.monotonic())
+            return
         # The comparison covers node changes that occurred during the listing.
         self._schedule.due = math.inf
+        started = clock.monotonic()  # delays that end during the calls are due at once
         await self._execute(routes, before, session)
         graces = [
             since + self._grace_s
@@ -187,7 +191,7 @@ class RouteController:
             if name in self._targets
         ]
         self._schedule.finished(
-            [self._calls.backoff.earliest_end(clock.monotonic()), self._guard_due, *graces],
+            [self._calls.backoff.earliest_end(started), self._guard_due, *graces],
             safety_s=jittered(self._safety_s, SAFETY_JITTER, self._rng),
         )
 

@@ -301,8 +301,12 @@ class ServiceController:
         """Run an action of `ALLOWED_WHILE_FAILING`; the back-off of the ensure continues."""
         if action is ServiceAction.UPDATE:
             await self._update_members(service, record)
+        # An earlier due time of the key may have used up the wake-up at the end of this wait.
+        waits_s = record.not_before - clock.monotonic()
+        after_s = waits_s if waits_s > 0 else None
+        if action is ServiceAction.WAIT:
+            after_s = MEMBERS_REQUEUE_S
         # `idle`: a quick update of members does not prove that the ensure would be quick.
-        after_s = MEMBERS_REQUEUE_S if action is ServiceAction.WAIT else None
         return ReconcileResult(after_s=after_s, idle=True, failing=True)
 
     def _members_due(self, record: ServiceRecord) -> bool:

@@ -135,6 +135,7 @@ class ServiceRecord:
         """Record that the load balancer has these members."""
         self.members, self.burst = given.fingerprint, given.burst
         self.update_failures = 0
+        self.not_before = -math.inf
 
     def take_resumed(self, operation: str) -> bool:
         """Reset `waiting`; return whether it was `operation`, so that this attempt is a retry.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -9,12 +10,13 @@ from typing import Any
 import pytest
 
 from ccm.base.metrics import REGISTRY
-from ccm.cloud.errors import FailedPrecondition, RetryAfter, Unavailable
+from ccm.cloud.errors import Aborted, FailedPrecondition, RetryAfter, Unavailable
 from ccm.cloud.types import address
+from ccm.controllers.route import calls
 from ccm.model import NodeAddress
 from ccm.testing import builders
 from ccm.testing.clock import advance, elapsed_s
-from tests.support.routes import A, B, Environment, made, running, spread
+from tests.support.routes import A, B, Environment, FakeRoutes, exchange, made, running, spread
 
 pytestmark = pytest.mark.virtual_time
 
@@ -415,3 +417,36 @@ def compared() -> dict[str, float | None]:
     """Return the route counts of the last comparison, by state."""
     states = ("kept", "missing", "doomed")
     return {state: REGISTRY.get_sample_value("ccm_routes", {"state": state}) for state in states}
+
+
+async def test_provider_that_was_reopened_during_a_listing_is_listed_at_once() -> None:
+    async with running({"a": A}) as env:
+        await advance(30)
+        env.cloud.latency_s = 2.0
+        env.node("b", B, ip="10.0.0.2")
+        await advance(1)
+        reopened = FakeRoutes()
+        exchange(env, reopened)
+        await advance(30)
+
+        assert reopened.present() == {("a", A), ("b", B)}
+
+
+async def test_route_whose_delay_ends_during_a_comparison_is_retried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The delays of two routes that failed together differ by their jitter."""
+    write = calls.RouteConditions.write
+
+    async def slow(self: calls.RouteConditions, nodes: Any) -> None:
+        await write(self, nodes)
+        await asyncio.sleep(0.1)
+
+    monkeypatch.setattr(calls.RouteConditions, "write", slow)
+    locked = Aborted("the network is locked")
+    faults = {f"create a {A}": locked, f"create b {B}": locked}
+    async with running({"a": A, "b": B}, faults=faults) as env:
+        env.cloud.faults.clear()
+        await advance(60)
+
+        assert env.cloud.present() == {("a", A), ("b", B)}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -19,9 +21,10 @@ from ccm.cloud.errors import (
     InvalidArgument,
     NotFound,
     RetryAfter,
+    Unavailable,
 )
 from ccm.kube.errors import Conflict, Forbidden, ServerError
-from ccm.model import names
+from ccm.model import Service, names
 from tests.support.services import KEY, F, Log, World, autoscaler_taint, ports, served, started
 
 pytestmark = pytest.mark.virtual_time
@@ -565,6 +568,65 @@ async def test_failing_update_has_its_own_back_off() -> None:
         del world.balancers.faults["update"]
         await world.pass_time(60)
         assert world.balancers.log == UPDATE
+
+
+async def test_wait_of_an_update_ends_though_an_earlier_delay_ends_before_it() -> None:
+    async with served("n1") as world:
+        await refused(world)
+        world.balancers.faults["update"] = Internal("no")
+        world.node("n2")
+        await world.pass_time(45)
+        world.balancers.faults["update"] = RetryAfter("busy", seconds=60)
+        world.node("n3")
+        await world.pass_time(62)
+        del world.balancers.faults["update"]
+        world.forget()
+        await world.pass_time(120)
+
+        assert "update" in world.balancers.calls
+
+
+async def test_members_follow_nodes_after_a_wait_that_a_success_ended() -> None:
+    async with served("n1") as world:
+        world.balancers.faults["ensure"] = Unavailable("down")
+        world.change(ports=ports(81))
+        await world.pass_time(2)
+        world.balancers.faults["ensure"] = RetryAfter("busy", seconds=300)
+        world.change(ports=ports(82))
+        await world.pass_time(1)
+        world.balancers.faults.clear()
+        await world.pass_time(4)  # the first delay ends
+        assert world.balancers.log[-1][0] == "ensure"
+        world.forget()
+        world.node("n2")
+        await world.pass_time(60)
+
+        assert "update" in world.balancers.calls
+
+
+async def test_service_of_a_restored_etcd_is_served_and_deleted() -> None:
+    """Its versions are older than those that this process has written."""
+    async with served("n1") as world:
+        world.version = 500
+        world.change(ports=ports(80))
+        await world.pass_time(5)
+        backup, version = copy.deepcopy(world.objects), world.version
+        world.version = 1000
+        world.wipe_status()
+        await world.pass_time(60)
+        world.forget()
+        world.version = version
+        for key, body in backup.items():
+            world.objects[key] = body
+            world.services.upsert(msgspec.convert(body, Service))
+        await world.pass_time(30)
+        world.change(ports=ports(443))
+        await world.pass_time(60)
+        assert "ensure" in world.balancers.calls
+        world.delete()
+        await world.pass_time(60)
+
+        assert KEY not in world.objects
 
 
 @pytest.mark.row("service-follow-01")
