@@ -300,6 +300,7 @@ class DrainCounters:
         volumes: key of a Pod -> what the drain waits for, such as the detachment of its volumes.
         overdue: keys of Pods that did not terminate within their time limit.
         forced: whether force is used.
+        listed: whether the Pods of the node are known.
     """
 
     total: int = 0
@@ -309,11 +310,12 @@ class DrainCounters:
     volumes: dict[str, str] = field(default_factory=dict)
     overdue: set[str] = field(default_factory=set)
     forced: bool = False
+    listed: bool = False
 
     def summary(self) -> str:
         """Return one line about the drain; of several waiting Pods, it contains only the first."""
         if not self.total:
-            return "no Pods to evict"
+            return "no Pods to evict" if self.listed else "the Pods of the node are not listed yet"
         verb = "deleted by force" if self.forced else "evicted"
         parts = [f"{verb} {len(self.evicted)} of {_pods(self.total)}"]
         if left := len(self.evicted - self.ended):

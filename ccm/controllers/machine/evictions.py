@@ -170,6 +170,7 @@ class NodeDrain:
             await self._mark()
             listed = wait_for_sync(self._pods, component=self._tools.component)
             await first_of(listed, self._give_up(), name="pods")
+            self.tally.listed = True
             # If force is due from the beginning, no Pod is evicted.
             if not (self.tally.forced or await self._is_due()):
                 await first_of(self._drain_gracefully(), self._force_is_due(), name="drain")
@@ -402,7 +403,7 @@ class NodeDrain:
 
     async def _drain_by_force(self) -> None:
         pods = drain.removable(self._pods.store.list())
-        self.tally = drain.DrainCounters(forced=True, total=len(pods))
+        self.tally = drain.DrainCounters(forced=True, listed=True, total=len(pods))
         self._changed()
 
         async def work(pod: Pod) -> None:

@@ -165,6 +165,7 @@ async def test_drain_whose_pods_are_not_listed_fails_once_force_is_due(
         if due == "timeout":
             await advance(500)
             assert world.state() is DrainState.RUNNING
+            assert world.progress().message == "the Pods of the node are not listed yet"
             await advance(100)
         await advance(50)
         assert world.state() is DrainState.RUNNING
