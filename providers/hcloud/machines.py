@@ -268,11 +268,14 @@ class HcloudMachines(cloud.Driver[Clients]):
             # which is known only while the server exists.
             for key in await list_by_identity(api, "ssh_keys", client.Labelled, identity, marks):
                 await _delete(api, f"/ssh_keys/{key.id}")
+            if identity != req.identity:
+                # Volumes can be deleted only after the server, so they get the machine's identity.
+                for volume in await _list_volumes(api, identity, numbers, marks):
+                    await _relabel(api, volume, marks.selector(req.identity))
             for number in numbers:
                 await _delete(api, f"/servers/{number}")
-            for volume in await list_by_identity(api, "volumes", client.Volume, identity, marks):
-                if volume.server in (None, *numbers):
-                    await _delete(api, f"/volumes/{volume.id}")
+            for volume in await _list_volumes(api, req.identity, numbers, marks):
+                await _delete(api, f"/volumes/{volume.id}")
             if not (req.identity.cluster and req.identity.pool):
                 return cloud.DeleteMachineResponse()
             async with self._group_lock(req.identity):
@@ -507,6 +510,21 @@ async def _find_part(
         is_ours = (owner.cluster, owner.pool) == (req.identity.cluster, req.identity.pool)
         return part if is_ours and owner.cluster and not part.servers else None
     return part if part is not None and marks.match(part.labels, req.identity) else None
+
+
+async def _list_volumes(
+    api: client.Client, identity: cloud.Identity, servers: Sequence[int], marks: Marks
+) -> Sequence[client.Volume]:
+    """Return the volumes of an identity, except those attached to servers other than `servers`."""
+    volumes = await list_by_identity(api, "volumes", client.Volume, identity, marks)
+    return [volume for volume in volumes if volume.server in (None, *servers)]
+
+
+async def _relabel(api: client.Client, volume: client.Volume, labels: Mapping[str, str]) -> None:
+    with suppress(cloud.NotFound):
+        await api.set_name_and_labels(
+            "volumes", "volume", volume, name=volume.name, labels={**volume.labels, **labels}
+        )
 
 
 async def _delete(api: client.Client, path: str) -> None:

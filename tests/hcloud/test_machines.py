@@ -87,6 +87,39 @@ async def test_deletion_spares_resources_of_another_cluster_in_the_project(
     assert left == ["other"] * len(tables)
 
 
+@pytest.mark.row("hcloud-machine-02")
+@pytest.mark.parametrize("lost", range(5))
+@pytest.mark.parametrize("way", ["imported", "restored"])
+async def test_key_and_volumes_of_a_former_identity_are_deleted(
+    harness: HcloudHarness, way: str, lost: int
+) -> None:
+    """When the server is gone, its labels are too.
+
+    Of the four writes until then, none or one loses its answer.
+    """
+    machines = machines_of(harness, location="fsn1", volumes=[10, 20])
+    await machines.create(machines.identity())
+    world = harness.service.cloud
+    theirs = [*world.servers], [*world.volumes], [*world.ssh_keys]
+    former = machines.identity()
+    made = await machines.create(former)
+    is_imported = way == "imported"
+    new = machines.identity() if is_imported else replace(former, uid="uid-of-the-restored")
+    req = machines.request(new, made.provider_id, is_imported=is_imported)
+    harness.service.settings.removal_s = 60.0
+    if lost:
+        await harness.lose_answer(lost)
+    with pytest.raises(cloud.CloudError):
+        await machines.driver.delete_machine(req)
+    with pytest.raises(cloud.RetryAfter):
+        await machines.driver.delete_machine(req)
+    world.settle(all_of_them=True)
+
+    await machines.driver.delete_machine(req)
+
+    assert ([*world.servers], [*world.volumes], [*world.ssh_keys]) == theirs
+
+
 @pytest.mark.row("hcloud-machine-03")
 async def test_a_full_spec_is_applied_to_the_server(harness: HcloudHarness) -> None:
     world = harness.service.cloud
