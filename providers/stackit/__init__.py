@@ -83,7 +83,10 @@ async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
             instances=servers,
             inventory=servers,
             load_balancer=balancers.StackitBalancers(
-                balancing, settings.load_balancer, balancers.MetricsCredentials(balancing, given)
+                balancing,
+                settings.load_balancer,
+                balancers.MetricsCredentials(balancing, given),
+                context,
             ),
             machines=machines.StackitMachines(clients),
             kubermatic=KubermaticDriver(kubermatic.KubermaticMachines(clients), context.environ),

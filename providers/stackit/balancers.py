@@ -78,6 +78,9 @@ STATUS_READY, STATUS_ERROR, STATUS_TERMINATING = (
 REMOVING = "leaving"
 """Value of the credentials label while the credentials are being removed."""
 
+KEPT = "LoadBalancerKept"
+"""Event reason: the load balancer of a deleted Service has the label of another cluster."""
+
 NAME_PREFIX = "k8s-svc-"
 """Prefix of the names of Services' load balancers."""
 
@@ -88,11 +91,16 @@ class StackitBalancers:
     """Implementation of `LoadBalancer`, `LoadBalancerDigests` and `LoadBalancerRemoval`."""
 
     def __init__(
-        self, api: lbapi.Client, settings: config.LoadBalancer, credentials: MetricsCredentials
+        self,
+        api: lbapi.Client,
+        settings: config.LoadBalancer,
+        credentials: MetricsCredentials,
+        context: cloud.Context,
     ) -> None:
         self._api = api
         self._settings = settings
         self._credentials = credentials
+        self._context = context
 
     def get_load_balancer_name(self, cluster_name: str, service: cloud.Service) -> str:  # noqa: ARG002 - the UID is unique
         """Return `k8s-svc-<UID>-<name>`, truncated to 63 characters."""
@@ -166,16 +174,30 @@ class StackitBalancers:
     async def ensure_load_balancer_deleted(self, cluster_name: str, service: cloud.Service) -> None:
         """Delete the load balancer, and the credentials for its metrics.
 
-        Sends up to four requests, and one for each set of credentials.
+        Sends up to four requests, and one for each set of credentials. A load balancer with the
+        label of another cluster is kept, with an event.
 
         Raises:
             RetryAfter: the cloud still deletes the load balancer.
         """
-        await self._remove(cluster_name, balancer_specs.balancer_name(service), is_named=True)
+        name = balancer_specs.balancer_name(service)
+        held = await self._api.balancer(name)
+        if held is None or _is_ours(held, cluster_name):
+            await self._remove(name, held)
+            return
+        # A copy of this cluster has Services with the same UIDs, and so the same names here.
+        text = (
+            f"load balancer {name} was kept, because its label names cluster "
+            f"{held.label(BALANCER_CLUSTER)!r}; if that is a former name of this cluster, delete "
+            "the load balancer and its metrics credentials in the cloud"
+        )
+        self._context.warn(service.reference, KEPT, text)
 
     async def delete_load_balancer(self, cluster_name: str, name: str) -> None:
         """Delete a load balancer by name if it has the label of this cluster."""
-        await self._remove(cluster_name, name, is_named=False)
+        held = await self._api.balancer(name)
+        if held is None or held.label(BALANCER_CLUSTER) == label_value(cluster_name):
+            await self._remove(name, held)
 
     async def list_load_balancers(self, cluster_name: str) -> Sequence[cloud.LoadBalancerRecord]:
         """Return all load balancers of Services, except those of other clusters.
@@ -219,8 +241,9 @@ class StackitBalancers:
             return None
         if not _is_ours(held, cluster_name):
             raise cloud.FailedPrecondition(
-                f"load balancer {name} belongs to cluster {held.label(BALANCER_CLUSTER)!r}; give "
-                "each cluster of a project its own --cluster-name, and recreate the Service"
+                f"load balancer {name} belongs to cluster {held.label(BALANCER_CLUSTER)!r}; if "
+                "that is a former name of this cluster, restore --cluster-name, otherwise recreate "
+                "the Service"
             )
         if held.status == STATUS_TERMINATING:
             raise cloud.RetryAfter(f"load balancer {name} is being deleted", seconds=DELETE_RETRY_S)
@@ -371,15 +394,10 @@ class StackitBalancers:
             **({BALANCER_CREDENTIALS: mark} if mark else {}),
         }
 
-    async def _remove(self, cluster_name: str, name: str, *, is_named: bool) -> None:
-        held = await self._api.balancer(name)
-        if held is not None:
-            owner = held.label(BALANCER_CLUSTER)
-            if owner != label_value(cluster_name) and (owner or not is_named):
-                return  # labelled by another cluster, or unlabelled and not named by a Service
-            if held.status != STATUS_TERMINATING:
-                await self._api.delete(name)
-                held = await self._api.balancer(name)
+    async def _remove(self, name: str, held: lbapi.Balancer | None) -> None:
+        if held is not None and held.status != STATUS_TERMINATING:
+            await self._api.delete(name)
+            held = await self._api.balancer(name)
         if held is not None:
             raise cloud.RetryAfter(f"load balancer {name} is being deleted", seconds=DELETE_RETRY_S)
         await self._credentials.remove(name)

@@ -43,6 +43,12 @@ class StackitHarness(VendorHarness):
         self.form = "short"
         self.extra: dict[str, Any] = {}
         self.variables: dict[str, str] = {}
+        self.events: list[tuple[str, str, str]] = []
+
+    def event(self, reference: cloud.ObjectReference, kind: str, reason: str, message: str) -> None:
+        """Take note of an event: the name of the object, reason and message."""
+        assert kind == "Warning"
+        self.events.append((reference.name, reason, message))
 
     def config(self) -> bytes:
         """A cloud config of the fake; `extra` adds to its sections."""
@@ -71,7 +77,9 @@ class StackitHarness(VendorHarness):
         }
 
     def open(self) -> AbstractAsyncContextManager[cloud.Cloud]:
-        return stackit.open_cloud(cloud.Context(config=self.config(), environ=self.environ()))
+        return stackit.open_cloud(
+            cloud.Context(config=self.config(), environ=self.environ(), events=self)
+        )
 
     async def create(self) -> Made:
         self._made += 1

@@ -212,16 +212,23 @@ async def test_deletion_waits_until_the_load_balancer_is_gone(harness: StackitHa
 
 @pytest.mark.row("stackit-balancer-05")
 async def test_a_load_balancer_of_a_copied_cluster_is_left_alone(harness: StackitHarness) -> None:
-    """UIDs and names are the same, the cluster name differs."""
+    """UIDs and names are the same, the cluster name differs.
+
+    The cluster may also have been renamed. Therefore an event reports what is left.
+    """
     balancer = harness.balancer
     await ensured(balancer, service(), [], cluster="other")
     before = harness.service.writes
     for ask in (balancer.ensure_load_balancer, balancer.update_load_balancer):
-        with pytest.raises(cloud.FailedPrecondition, match="other"):
+        with pytest.raises(cloud.FailedPrecondition, match=r"'other'.* restore --cluster-name"):
             await ask(CLUSTER, service(), [])
-    await deleted(balancer, service())
     await balancer.delete_load_balancer(CLUSTER, NAME)
+    assert harness.events == []
+    await deleted(balancer, service())
 
+    ((about, reason, message),) = harness.events
+    assert (about, reason) == ("web", balancers.KEPT)
+    assert f"{NAME} was kept, because its label names cluster 'other'" in message
     assert await balancer.list_load_balancers(CLUSTER) == []
     assert harness.service.writes == before
     assert only(harness)["name"] == NAME
