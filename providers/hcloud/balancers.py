@@ -6,6 +6,10 @@ with another UID prevents adoption. Adopted load balancers are labelled as such;
 is deleted, they are released and not deleted. Every call first reads the load balancer, so that the
 call continues where an interrupted call stopped. While the cloud works on a load balancer, calls
 raise `RetryAfter`; the next call first reads the results of the pending actions.
+
+A label with the name of another cluster may be that of a renamed cluster, or of the original of a
+copied cluster, whose Services have the same UIDs. Therefore a load balancer with such a label is
+not deleted before `ensure_load_balancer` has corrected it. Hetzner's own manager sets no such label.
 """
 
 from __future__ import annotations
@@ -165,17 +169,26 @@ class HcloudBalancers:
         await self._run_steps(service, held, steps, refused)
         _check_refused(refused, nodes)
 
-    async def ensure_load_balancer_deleted(self, cluster_name: str, service: cloud.Service) -> None:  # noqa: ARG002
+    async def ensure_load_balancer_deleted(self, cluster_name: str, service: cloud.Service) -> None:
         """Delete the load balancer and its certificates: two requests to list, one per deletion.
 
         An adopted load balancer is released instead: one request per listener and target, and one
-        for its labels. A protected load balancer, and certificates that another load balancer uses,
-        are kept, with an event.
+        for its labels. A protected load balancer, one with the label of another cluster, and
+        certificates that another load balancer uses are kept, with an event.
 
         Raises:
             RetryAfter: the cloud works on the load balancer, or still deletes it.
         """
         for held in await self._list_of_service(service):
+            if other := _other_cluster(held, cluster_name):
+                self._report(
+                    service.reference,
+                    names.BALANCER_KEPT,
+                    f"load balancer {held.name} was kept, because its label names cluster "
+                    f"{other!r}; if that is a former name of this cluster, delete the load "
+                    "balancer in the cloud",
+                )
+                continue
             if ADOPTED in held.labels:
                 await self._release(service, held)
                 continue
@@ -243,7 +256,6 @@ class HcloudBalancers:
         query = {"label_selector": SERVICE_UID}
         listed, _ = await self._api.list_all("load_balancers", client.Balancer, query)
         network = await self._network.id()
-        ours = label_value(cluster_name)
         self._listed = {held.labels[SERVICE_UID]: held for held in listed}
         return [
             cloud.LoadBalancerRecord(
@@ -255,7 +267,7 @@ class HcloudBalancers:
                 adopted=ADOPTED in held.labels,
             )
             for held in listed
-            if held.labels.get(CLUSTER, ours) == ours
+            if not _other_cluster(held, cluster_name)
         ]
 
     def load_balancer_digest(
@@ -419,7 +431,8 @@ class HcloudBalancers:
     ) -> client.Balancer:
         """Set the labels, by which later calls find it, and the name of the annotation."""
         name = ann.NAME.read(service) or held.name
-        if held.name == name and held.labels.get(SERVICE_UID) == service.uid:
+        other = _other_cluster(held, cluster_name)
+        if held.name == name and held.labels.get(SERVICE_UID) == service.uid and not other:
             return held
         if ADOPTED in held.labels and held.name != name:
             raise cloud.FailedPrecondition(
@@ -440,6 +453,14 @@ class HcloudBalancers:
                 names.BALANCER_ADOPTED,
                 f"existing load balancer {name} was adopted; when the Service is deleted, it will "
                 "be released, not deleted",
+            )
+        if other:
+            self._warn(
+                service.reference,
+                names.BALANCER_RENAMED,
+                f"load balancer {name}: the cluster in its label was changed from {other!r} to "
+                f"{labels[CLUSTER]!r}; if a cluster {other!r} still exists, both clusters "
+                "use this load balancer: stop the daemon of the copied one",
             )
         return marked
 
@@ -635,6 +656,12 @@ class HcloudBalancers:
 def _first_name(service: cloud.Service) -> str:
     """Return the name of a new load balancer."""
     return ann.NAME.read(service) or cloud.default_load_balancer_name(service)
+
+
+def _other_cluster(held: client.Balancer, cluster_name: str) -> str:
+    """Return the cluster that the label names; empty = this cluster, or there is no label."""
+    owner = held.labels.get(CLUSTER, "")
+    return "" if owner == label_value(cluster_name) else owner
 
 
 def _check_reachable(otherwise: bool, held: client.Balancer | None) -> None:

@@ -52,6 +52,12 @@ BALANCER_ADOPTED = "LoadBalancerAdopted"
 BALANCER_RELEASED = "LoadBalancerReleased"
 """An adopted load balancer was released and continues to exist."""
 
+BALANCER_RENAMED = "LoadBalancerRename"
+"""The load balancer of a Service had the label of another cluster, which was corrected."""
+
+BALANCER_KEPT = "LoadBalancerKept"
+"""The load balancer of a deleted Service has the label of another cluster and was kept."""
+
 UNSUPPORTED_PROTOCOL = "UnsupportedProtocolConfigured"
 """The Service has ports that are not TCP; they are not served."""
 

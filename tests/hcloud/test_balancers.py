@@ -165,6 +165,55 @@ async def test_a_protected_load_balancer_is_kept_and_lets_its_service_go(
     assert harness.service.writes == 2 * (since != "always")
 
 
+@pytest.mark.row("hcloud-balancer-02")
+@pytest.mark.parametrize("is_adopted", [False, True])
+async def test_a_renamed_cluster_corrects_the_label_and_keeps_its_load_balancers(
+    harness: HcloudHarness, is_adopted: bool
+) -> None:
+    told, wanted = Told(), service("uid-1", name="theirs")
+    if is_adopted:
+        settled(harness)
+    await ensured(harness.balancer, wanted, [], cluster="former")
+    labels = dict(only(harness)["labels"])
+    async with in_cluster(harness, told, {"HCLOUD_LOAD_BALANCERS_TYPE": "lb11"}) as project:
+        balancer = balancer_of(project)
+        assert await balancer.list_load_balancers(CLUSTER) == []
+        for _ in range(2):
+            await ensured(balancer, wanted, [])
+
+        assert only(harness)["labels"] == {**labels, "kube-ccm/cluster": CLUSTER}
+        assert [one.name for one in await balancer.list_load_balancers(CLUSTER)] == ["theirs"]
+        assert [reason for _, _, reason in told.events] == ["LoadBalancerRename"]
+        assert f"from 'former' to '{CLUSTER}'" in told.messages[0]
+        await deleted(balancer, wanted)
+
+    left = [one["labels"] for one in harness.service.cloud.load_balancers.values()]
+    assert left == [{}] * is_adopted
+
+
+@pytest.mark.row("hcloud-balancer-02")
+@pytest.mark.parametrize("is_adopted", [False, True])
+async def test_a_load_balancer_of_a_copied_cluster_is_kept_with_an_event(
+    harness: HcloudHarness, is_adopted: bool
+) -> None:
+    """Load balancers of the vendor's manager have no cluster label, and are deleted."""
+    told, wanted = Told(), service("uid-1", name="theirs")
+    if is_adopted:
+        settled(harness)
+    await ensured(harness.balancer, wanted, await harness.nodes(1), cluster="other")
+    kept = only(harness)
+    before = msgspec.json.encode(kept)
+    settled(harness, name="unlabelled", labels={UID: "uid-1"})
+    async with in_cluster(harness, told, {}) as project:
+        await deleted(balancer_of(project), wanted)
+
+    assert only(harness) is kept
+    assert msgspec.json.encode(kept) == before
+    assert [reason for _, _, reason in told.events] == ["LoadBalancerKept"]
+    assert "theirs was kept" in told.messages[0]
+    assert "'other'" in told.messages[0]
+
+
 @pytest.mark.row("hcloud-balancer-07")
 async def test_two_load_balancers_of_one_service_are_refused_and_both_deleted(
     harness: HcloudHarness,
