@@ -9,7 +9,8 @@ raise `RetryAfter`; the next call first reads the results of the pending actions
 
 A label with the name of another cluster may be that of a renamed cluster, or of the original of a
 copied cluster, whose Services have the same UIDs. Therefore a load balancer with such a label is
-not deleted before `ensure_load_balancer` has corrected it. Hetzner's own manager sets no such label.
+not deleted before `ensure_load_balancer` has corrected it. Load balancers of Hetzner's own manager
+have no cluster label.
 """
 
 from __future__ import annotations
