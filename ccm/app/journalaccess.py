@@ -55,6 +55,7 @@ class ClusterAccess:
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
         self._balancers = BalancerAccess(context.cloud_client, self._services)
+        self._machine_access = dict[str, MachineAccess]()
 
     async def owner_uid(self, owner: Owner) -> str | None:
         """Return the UID of the object with an owner's kind and name; None = it does not exist.
@@ -142,12 +143,10 @@ class ClusterAccess:
 
     def _machines(self) -> dict[str, MachineAccess]:
         """Return the access to VMs, by API version, if the machine controllers are ready."""
-        ready = {
-            shared.caches.codec.machines.api_version: shared
-            for shared in self._context.shared.values()
-            if isinstance(shared, SharedComponents) and shared.caches.is_ready
-        }
-        return {
-            version: MachineAccess(shared, cluster_of(version, self._context.clusters))
-            for version, shared in ready.items()
-        }
+        for shared in self._context.shared.values():
+            if isinstance(shared, SharedComponents) and shared.caches.is_ready:
+                version = shared.caches.codec.machines.api_version
+                if version not in self._machine_access:
+                    role = cluster_of(version, self._context.clusters)
+                    self._machine_access[version] = MachineAccess(shared, role)
+        return self._machine_access

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec import structs
@@ -15,6 +16,7 @@ from ccm.cloud.journal import JournalParts, PartRequest
 from ccm.cloud.machines import Identity, MachineDriver, MachineRequest, partial_info
 from ccm.machines.driver import SharedComponents
 from ccm.model import ObjectReference
+from ccm.model.machines import Machine
 from ccm.persistence.journal import EntryState, JournalEntry
 from ccm.runtime.journal import SERVER, server_entry
 from ccm.runtime.orphans import CloudLook, Finding
@@ -35,6 +37,16 @@ class MachineAccess:
 
     shared: SharedComponents
     cluster: str = ""
+    _keys: defaultdict[str, set[str]] = field(init=False, default_factory=lambda: defaultdict(set))
+    """Keys of the machines with a VM, by the last path segment of their provider ID."""
+
+    def __post_init__(self) -> None:
+        self.shared.caches.machines.add_handler(
+            name="journal",
+            on_add=lambda machine, _: self._update_index(None, machine),
+            on_update=self._update_index,
+            on_delete=lambda machine, _: self._update_index(machine, None),
+        )
 
     async def look(self, entry: JournalEntry) -> CloudLook:
         """See `ResourceAccess.look`."""
@@ -65,8 +77,24 @@ class MachineAccess:
 
     def has_machine(self, entry: JournalEntry) -> bool:
         """Return whether a machine has the VM of an entry, such as one that imported it."""
-        machines = self.shared.caches.machines.store.list() if entry.resource == SERVER else ()
-        return any(is_same_instance(machine.provider_id, entry.resource_id) for machine in machines)
+        if entry.resource != SERVER:
+            return False
+        # After a restore of the machines, no entry has its owner: a comparison of each entry with
+        # each machine would block the event loop for longer than the Lease lasts.
+        keys = self._keys.get(_last_segment(entry.resource_id), ())
+        machines = map(self.shared.caches.machines.store.get, keys)
+        return any(
+            machine is not None and is_same_instance(machine.provider_id, entry.resource_id)
+            for machine in machines
+        )
+
+    def _update_index(self, old: Machine | None, new: Machine | None) -> None:
+        for machine, change in ((old, set.discard), (new, set.add)):
+            if machine is not None and machine.provider_id:
+                segment = _last_segment(machine.provider_id)
+                change(self._keys[segment], machine.key)
+                if not self._keys[segment]:
+                    del self._keys[segment]
 
     def account_of(self, entry: JournalEntry) -> str:
         """Return the account of the cloud in which an entry's resource would be looked up."""
@@ -152,3 +180,8 @@ class MachineAccess:
             "provider_spec": machine_class.provider_spec,
             "credentials": machine_class.credentials,
         }
+
+
+def _last_segment(provider_id: str) -> str:
+    """Return a text that is equal for all provider IDs of an instance (`is_same_instance`)."""
+    return provider_id.partition("://")[2].strip("/").rpartition("/")[2]

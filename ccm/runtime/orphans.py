@@ -221,13 +221,12 @@ class OrphanSearch:
         orphans: dict[str, Orphan] = {}
 
         async def check(entry: JournalEntry) -> None:
-            orphan = await self._check(entry)
-            if orphan is not None:
+            if self._is_suspect(entry) and (orphan := await self._check(entry)) is not None:
                 orphans[entry.name] = orphan
 
         entries = self.journal.by_state(EntryState.INTENT, EntryState.CREATED, EntryState.DELETING)
-        suspects = [entry for entry in entries if self._is_suspect(entry)]
-        await run_bounded(suspects, check, limit=MAX_CONCURRENT_CHECKS, name="orphan-search")
+        # Most entries end without a wait; `run_bounded` lets other tasks run between them.
+        await run_bounded(entries, check, limit=MAX_CONCURRENT_CHECKS, name="orphan-search")
         self.orphans = orphans
         self._first_seen = {name: at for name, at in self._first_seen.items() if name in orphans}
         # Orphans in their grace period count, too: a large number is a warning at any time.

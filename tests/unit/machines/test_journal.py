@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import pytest_asyncio
@@ -19,9 +20,11 @@ from ccm.cloud.errors import (
     Unimplemented,
     Uninitialized,
 )
+from ccm.cloud.helpers import is_same_instance
 from ccm.cloud.journal import PartRequest
 from ccm.cloud.machines import Credentials, Identity, MachineInfo, MachineRequest
 from ccm.gardener.codec import CODEC
+from ccm.machines import journal
 from ccm.machines.driver import SharedComponents
 from ccm.machines.journal import MachineAccess
 from ccm.model import ObjectReference
@@ -131,24 +134,56 @@ async def test_deletion_that_finds_nothing_has_succeeded(world: World) -> None:
     assert world.driver.calls["delete_machine"] == 1
 
 
-@pytest.mark.row("journal-04")
-async def test_vm_that_another_machine_imported_has_an_owner(world: World) -> None:
-    """Its marks still name the former machine, which is gone."""
+def ownership(world: World) -> Callable[[JournalEntry], bool]:
     context: Any = SimpleNamespace(
         cloud_client=None,
         clusters={},
         informers=SimpleNamespace(all=()),
         shared={SharedComponents: world.shared},
     )
-    is_owned = ClusterAccess(context).is_owned
+    return ClusterAccess(context).is_owned
+
+
+@pytest.mark.row("journal-04")
+@pytest.mark.parametrize("provider_id", ["fake:///m0", "fake://project/m0/"])
+async def test_vm_that_another_machine_imported_has_an_owner(
+    world: World, provider_id: str
+) -> None:
+    """Its marks still name the former machine, which is gone."""
+    is_owned = ownership(world)
     assert not is_owned(entry())
 
-    world.machine("heir", providerID="fake:///m0")
+    path = world.machine("heir", providerID=provider_id)
     await settle()
 
     assert is_owned(entry())
     others = [part(), entry("other"), structs.replace(entry(), resource_id="")]
     assert not any(map(is_owned, others))
+
+    world.server.patch(path, {"spec": {"providerID": "fake:///other"}})
+    await settle()
+    assert [is_owned(entry()), is_owned(entry("other"))] == [False, True]
+
+    world.server.unmake(path)
+    await settle()
+    assert not is_owned(entry("other"))
+
+
+async def test_entry_is_compared_only_with_machines_that_may_have_its_vm(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restore, no machine has the UID in the journal."""
+    names = [f"m{number}" for number in range(30)]
+    for name in names:
+        world.machine(name, providerID=f"fake:///{name}")
+    await settle()
+    compare = Mock(wraps=is_same_instance)
+    monkeypatch.setattr(journal, "is_same_instance", compare)
+    is_owned = ownership(world)
+
+    assert all(is_owned(entry(name)) for name in names)
+
+    assert compare.call_count == len(names)
 
 
 async def test_uninitialized_vm_exists(world: World) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field, replace
 
 import pytest
 from msgspec import structs
 
+from ccm.base import tasks
 from ccm.cloud.errors import FailedPrecondition, RetryAfter, Unavailable
 from ccm.kube.errors import Unreachable
 from ccm.model.names import NORMAL, WARNING
@@ -440,6 +442,34 @@ async def test_cached_owners_cause_no_request(world: World) -> None:
     world.cached.add("uid-web")
     await run(world, hours=1)
     assert world.owner_reads == []
+
+
+async def test_other_tasks_run_while_a_search_finds_thousands_of_cached_owners(
+    world: World,
+) -> None:
+    name = await world.add("web")
+    entry = world.journal.entries[name]
+    entries = [structs.replace(entry, name=f"{name}-{number}") for number in range(4 * tasks.SLICE)]
+    await world.journal.put(*entries)
+    world.cached.add("uid-web")
+    examined, progress = 0, set[int]()
+    is_owned = world.search.is_owned
+
+    def count(entry: JournalEntry) -> bool:
+        nonlocal examined
+        examined += 1
+        return is_owned(entry)
+
+    async def watch() -> None:
+        while True:
+            progress.add(examined)
+            await asyncio.sleep(0)
+
+    world.search.is_owned = count
+    watcher = tasks.spawn(watch(), name="watcher")
+    await world.search.run()
+    await tasks.cancel_and_join(watcher)
+    assert len(progress - {0, examined}) >= 3
 
 
 @pytest.mark.parametrize("failure", ["api", "cloud"])
