@@ -11,7 +11,7 @@ from ccm.cloud.interface import LoadBalancer, LoadBalancerDigests
 from ccm.controllers.service.listing import BalancerAccess
 from ccm.controllers.service.manifest import MANIFEST as SERVICE
 from ccm.kube.errors import KubeError, NotFound
-from ccm.kube.informer import Informer
+from ccm.kube.informer import Informer, InformerStore
 from ccm.kube.resources import SERVICES, ResourceKind
 from ccm.machines import discovery
 from ccm.machines.driver import SharedComponents
@@ -126,12 +126,12 @@ class ClusterAccess:
         """
         client = self._context.cloud_client
         if client.offers(LoadBalancerDigests):
-            yield await self._balancers.listed(self._services())
+            yield await self._balancers.listed()
         for access in self._machines().values():
             yield await access.listed()
 
-    def _services(self) -> Iterator[Service]:
-        return (obj for informer in self._informers(SERVICES) for obj in informer.store)
+    def _services(self) -> Iterator[InformerStore[Service]]:
+        return (informer.store for informer in self._informers(SERVICES))
 
     def _informers(self, kind: ResourceKind[Any] | None) -> Iterator[Informer[Any]]:
         """Yield the running informers of a kind, and of kinds with the same plural name."""

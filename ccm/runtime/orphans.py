@@ -2,9 +2,10 @@
 
 A journal entry is only a hint. If the caches lack the owner of an entry, the search reads the owner
 from the API server, and then the resource from the cloud. A resource that exists without its owner
-is an orphan. Orphans are reported. With `--journal=delete`, an orphan is deleted if all conditions
-of `failed_conditions` hold and orphans are few. Many orphans mean that the owners are missing by
-mistake, for example after the restore of an old backup of the cluster.
+is an orphan, unless a recreated Service uses it. Orphans are reported. With `--journal=delete`, an
+orphan is deleted if all conditions of `failed_conditions` hold and orphans are few. Many orphans
+mean that the owners are missing by mistake, for example after the restore of an old backup of the
+cluster.
 
 Intents are examined even if their owner exists. After a leader was killed during a creation, the
 next leader finds the resource, and makes no call that would record it. If the cloud has the
@@ -35,7 +36,6 @@ from ccm.model import names
 from ccm.model.times import parse_optional_time
 from ccm.persistence.errors import PersistenceError
 from ccm.persistence.journal import EntryState, Journal, JournalEntry, Owner
-from ccm.runtime.journal import LOAD_BALANCER
 
 SETTLE_S = 900.0
 """Seconds for which an entry must be unchanged before its resource may count as absent, or before
@@ -79,6 +79,7 @@ class Finding(Enum):
 
     MARKED = "exists, and the cloud shows that it belongs to this owner"
     UNMARKED = "exists, but nothing in the cloud shows its owner"
+    TAKEN_OVER = "exists, and belongs to the present object with the owner's name"
     ABSENT = "does not exist"
     UNFINISHED = "does not exist, but the call that deletes it with its parts has not succeeded"
     UNKNOWN = "could not be checked"
@@ -92,11 +93,13 @@ class CloudLook:
         finding: whether the resource exists.
         resource_id: its ID in the cloud; empty if unknown.
         text: why the resource could not be checked.
+        can_transfer: whether the provider can give the resource to another owner.
     """
 
     finding: Finding
     resource_id: str = ""
     text: str = ""
+    can_transfer: bool = False
 
 
 class ResourceAccess(Protocol):
@@ -259,6 +262,10 @@ class OrphanSearch:
         look = await self._look(entry)
         if self._has_changed(entry):
             return None  # the next search examines it
+        if look.finding is Finding.TAKEN_OVER:
+            # The entry stays: a later search records the absence of the resource, or finds an
+            # orphan after the loss of the present owner.
+            return None
         if look.finding is Finding.ABSENT:
             # If the owner exists, its controller repeats the creation, which completes the intent.
             # A part is an exception: the repeated creation may give it another name.
@@ -410,7 +417,7 @@ def report_text(orphan: Orphan) -> str:
             f"Delete them there, and drop the entry with `{drop}`"
         )
     adopt = ""
-    if orphan.owner is OwnerState.CHANGED and entry.resource == LOAD_BALANCER:
+    if orphan.owner is OwnerState.CHANGED and orphan.look.can_transfer:
         arguments = f"{entry.name} service {entry.owner.namespace}/{entry.owner.name}"
         adopt = f"give it to that object with `kube-ccm journal adopt {arguments}`, or "
     return (

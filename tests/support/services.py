@@ -63,14 +63,14 @@ class FakeBalancers:
 
     async def get_load_balancer(self, cluster_name: str, service: Service) -> Status | None:
         await self._call("get", service, ())
-        name = default_load_balancer_name(service)
+        name = self.get_load_balancer_name(cluster_name, service)
         return self._status(name) if name in self.held else None
 
     async def ensure_load_balancer(
         self, cluster_name: str, service: Service, nodes: Sequence[Node]
     ) -> Status:
         await self._call("ensure", service, nodes)
-        name = default_load_balancer_name(service)
+        name = self.get_load_balancer_name(cluster_name, service)
         self.held[name] = (_wanted(service), _names(nodes))
         return self._status(name)
 
@@ -78,12 +78,12 @@ class FakeBalancers:
         self, cluster_name: str, service: Service, nodes: Sequence[Node]
     ) -> None:
         await self._call("update", service, nodes)
-        name = default_load_balancer_name(service)
+        name = self.get_load_balancer_name(cluster_name, service)
         self.held[name] = (self.held[name][0], _names(nodes))
 
     async def ensure_load_balancer_deleted(self, cluster_name: str, service: Service) -> None:
         await self._call("delete", service, ())
-        self.held.pop(default_load_balancer_name(service), None)
+        self.held.pop(self.get_load_balancer_name(cluster_name, service), None)
 
     def _status(self, name: str) -> Status:
         return Status(ingress=(Ingress(ip=self.address or f"ip-of-{name}"),))

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain
 
 import msgspec
 
@@ -16,12 +17,12 @@ from ccm.base.tasks import with_timeout
 from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.errors import CloudError, ImplementedElsewhere, RetryAfter
 from ccm.cloud.helpers import has_load_balancer_finalizer
-from ccm.cloud.interface import LoadBalancer, LoadBalancerDigests
+from ccm.cloud.interface import LoadBalancer, LoadBalancerDigests, LoadBalancerTransfer
 from ccm.cloud.types import LoadBalancerRecord, Status
 from ccm.controllers.service import metrics
 from ccm.controllers.service.plan import ServiceRecord
 from ccm.kube.decode import decode_object
-from ccm.kube.informer import Informer
+from ccm.kube.informer import Informer, InformerStore
 from ccm.kube.resources import SERVICES
 from ccm.model import Node, ObjectReference, Service, names
 from ccm.model.service import TYPE_LOAD_BALANCER
@@ -215,11 +216,11 @@ class BalancerAccess:
 
     Attributes:
         handle: cloud client.
-        services: returns the Services of the cluster.
+        services: returns the caches of the cluster's Services.
     """
 
     handle: CloudClient
-    services: Callable[[], Iterable[Service]] = tuple
+    services: Callable[[], Iterable[InformerStore[Service]]] = tuple
     _listing: tuple[float, frozenset[str]] = (-math.inf, frozenset())
     """Time of the last listing, and names of its load balancers without a Service; the lookups of a
     search share the listing."""
@@ -244,22 +245,44 @@ class BalancerAccess:
         if self.handle.offers(LoadBalancerDigests):
             if clock.monotonic() - self._listing[0] > LOOKUP_LISTING_AGE_S:
                 started, records = clock.monotonic(), await self._list()
-                orphans = find_orphans(self.handle, records, self.services())
+                services = chain.from_iterable(self.services())
+                orphans = find_orphans(self.handle, records, services)
                 self._listing = started, frozenset(record.name for record in orphans)
             if name in self._listing[1]:
                 finding = Finding.MARKED
-        return CloudLook(finding=finding, resource_id=entry.resource_id)
+        # After the listing, which tells some providers the real names of load balancers.
+        if await self._is_taken_over(entry):
+            finding = Finding.TAKEN_OVER
+        return CloudLook(
+            finding=finding,
+            resource_id=entry.resource_id,
+            can_transfer=self.handle.offers(LoadBalancerTransfer),
+        )
 
-    async def listed(self, services: Iterable[Service]) -> Sequence[JournalEntry]:
-        """Return an entry for each listed load balancer of one of these Services.
+    async def _is_taken_over(self, entry: JournalEntry) -> bool:
+        """Return whether a recreated Service uses the load balancer of the former Service.
+
+        That happens if the provider names load balancers by namespace and name of the Service. The
+        name alone is no proof, because an annotation may ask for a name that is taken.
+        """
+        key, cluster = f"{entry.owner.namespace}/{entry.owner.name}", self.handle.cluster_name
+        for service in filter(None, [cache.get(key) for cache in self.services()]):
+            if service.uid != entry.owner.uid and _may_own(service):
+                name = self.handle.compute(LoadBalancer.get_load_balancer_name, cluster, service)
+                if name == entry.intended_name:
+                    method = LoadBalancer.get_load_balancer
+                    return await self.handle.call(method, cluster, service) is not None
+        return False
+
+    async def listed(self) -> Sequence[JournalEntry]:
+        """Return an entry for each listed load balancer of a Service.
 
         Raises:
             CloudError: the listing failed.
         """
         listed = {record.name for record in await self._list()}
-        entries = (
-            balancer_entry(self.handle, service) for service in services if _may_own(service)
-        )
+        services = filter(_may_own, chain.from_iterable(self.services()))
+        entries = (balancer_entry(self.handle, service) for service in services)
         return [
             msgspec.structs.replace(
                 entry, state=EntryState.CREATED, resource_id=entry.intended_name

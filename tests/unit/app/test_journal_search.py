@@ -228,6 +228,44 @@ async def test_deleted_orphan_is_no_orphan_before_the_next_search() -> None:
         assert (await reading(world)).orphans == {}
 
 
+class Keyed(FakeDigests):
+    """Load balancers with names by namespace and name, as in OpenStack."""
+
+    def get_load_balancer_name(self, cluster_name: str, service: Service) -> str:
+        return f"{service.namespace}_{service.name}"
+
+
+@pytest.mark.row("journal-06")
+async def test_load_balancer_that_a_recreated_service_uses_is_no_orphan() -> None:
+    world = World(Keyed())
+    await lost(world)
+    world.server.put(SERVICES, WEB)
+    async with world.daemon("--journal=delete"):
+        await advance(journal.START_S + 5 * PERIOD_S)
+        assert (world.states(), list(world.balancers.held)) == (["Created"] * 2, ["default_web"])
+        assert (await reading(world)).orphans == {}
+
+        world.server.drop(f"{SERVICES}/web")
+        await advance(1.2 * PERIOD_S)
+        assert (world.states(), dict(world.balancers.held)) == (["Removed"] * 2, {})
+        assert world.events == []
+
+
+@pytest.mark.row("journal-06")
+async def test_load_balancer_is_an_orphan_once_the_recreated_service_is_lost_too() -> None:
+    world = World(Keyed())
+    name = await lost(world)
+    world.server.put(SERVICES, WEB)
+    async with world.daemon():
+        await advance(journal.START_S + 1)
+        assert world.events == []
+    world.server.unmake(f"{SERVICES}/web")
+    async with world.daemon():
+        await advance(journal.START_S + 1)
+        orphans = (await reading(world)).orphans
+        assert (name in orphans, len(orphans)) == (True, 2)
+
+
 @pytest.mark.row("journal-04")
 async def test_living_services_cause_no_request_to_the_api_server() -> None:
     world = World(FakeDigests())

@@ -670,11 +670,42 @@ async def test_intents_of_absent_parts_are_dropped_although_their_owner_exists(
 
 
 @pytest.mark.row("journal-06")
-@pytest.mark.parametrize(("resource", "adopts"), [("loadbalancer", True), ("server", False)])
-def test_only_a_load_balancer_is_offered_to_the_new_object_of_that_name(
-    resource: str, adopts: bool
-) -> None:
-    entry = structs.replace(ORPHAN.entry, resource=resource)
-    text = report_text(replace(ORPHAN, entry=entry, owner=OwnerState.CHANGED))
-    assert ("journal adopt loadbalancer-1 service default/web" in text) is adopts
+@pytest.mark.parametrize("can_transfer", [True, False])
+def test_adoption_by_the_new_object_is_offered_only_if_the_provider_can(can_transfer: bool) -> None:
+    look = replace(ORPHAN.look, can_transfer=can_transfer)
+    text = report_text(replace(ORPHAN, look=look, owner=OwnerState.CHANGED))
+    assert ("journal adopt loadbalancer-1 service default/web" in text) is can_transfer
     assert "journal drop loadbalancer-1" in text
+
+
+@pytest.mark.row("journal-06")
+@pytest.mark.parametrize("state", [EntryState.INTENT, EntryState.CREATED, EntryState.DELETING])
+async def test_entry_of_a_resource_that_was_taken_over_stays_until_its_absence_is_confirmed(
+    world: World, state: EntryState
+) -> None:
+    name = await world.add("web", state)
+    world.cloud.resources["web"] = Finding.TAKEN_OVER
+    world.uids["web"] = "uid-new"
+    for _ in range(3):
+        await run(world, hours=1)
+    assert (world.search.orphans, world.events, world.state(name)) == ({}, [], state)
+
+    # The present owner is lost, too.
+    del world.uids["web"]
+    world.cloud.resources["web"] = Finding.MARKED
+    await run(world)
+    await run(world, hours=0.9)
+    assert (world.cloud.deleted, list(world.search.orphans)) == ([], [name])
+    await run(world, hours=0.2)
+    assert world.cloud.deleted == ["web"]
+
+
+async def test_intent_of_an_owner_whose_resource_was_taken_over_is_not_completed(
+    world: World,
+) -> None:
+    """The cache may still show another object with the name of the owner."""
+    name = await world.add("web", EntryState.INTENT)
+    world.cloud.resources["web"] = Finding.TAKEN_OVER
+    world.uids["web"] = "uid-web"
+    await run(world, hours=1)
+    assert (world.search.orphans, world.state(name)) == ({}, EntryState.INTENT)

@@ -15,6 +15,7 @@ from ccm.controllers.service.listing import (
     BalancerAccess,
     described_service,
 )
+from ccm.kube.informer import InformerStore
 from ccm.model import names
 from ccm.persistence.journal import EntryState, JournalEntry
 from ccm.runtime.journal import balancer_entry
@@ -35,6 +36,15 @@ def access_to(balancers: FakeBalancers) -> BalancerAccess:
 
 def entry_of(access: BalancerAccess, service: Service = WEB) -> JournalEntry:
     return balancer_entry(access.handle, service)
+
+
+def with_services(access: BalancerAccess, *services: Service) -> InformerStore[Service]:
+    """The cache of the access, with these Services."""
+    cache: InformerStore[Service] = InformerStore()
+    for service in services:
+        cache.put(service)
+    access.services = lambda: [cache]
+    return cache
 
 
 def test_described_service_has_the_fields_by_which_providers_find_a_load_balancer() -> None:
@@ -101,27 +111,71 @@ async def test_load_balancer_of_another_name_cannot_be_looked_up() -> None:
     assert load_balancer_name(WEB.uid) in look.text
 
 
-@pytest.mark.row("journal-04")
-async def test_load_balancer_of_the_name_of_a_living_service_is_not_proven_ours() -> None:
+class Keyed(FakeDigests):
+    """Load balancers with the names of their Services."""
+
+    def get_load_balancer_name(self, cluster_name: str, service: Service) -> str:
+        return service.name
+
+
+class Labelled(Keyed):
+    """The same, found by the UID of the Service."""
+
+    async def get_load_balancer(self, cluster_name: str, service: Service) -> Status | None:
+        return Status() if service.uid == WEB.uid else None
+
+
+@pytest.mark.row("journal-04", "journal-06")
+@pytest.mark.parametrize(
+    ("balancers", "heir", "finding"),
+    [
+        (Keyed, builders.service("web", uid="another"), Finding.TAKEN_OVER),
+        (Keyed, builders.service("web", uid="another", type="ClusterIP"), Finding.MARKED),
+        (Labelled, builders.service("web", uid="another"), Finding.UNMARKED),
+    ],
+    ids=["taken over", "no load balancer", "name is taken"],
+)
+async def test_load_balancer_of_the_name_of_a_living_service_is_not_proven_ours(
+    balancers: type[Keyed], heir: Service, finding: Finding
+) -> None:
     """A provider that names load balancers itself gave it to a Service that was created anew."""
-
-    class Named(FakeDigests):
-        def get_load_balancer_name(self, cluster_name: str, service: Service) -> str:
-            return service.name
-
-        async def get_load_balancer(self, cluster_name: str, service: Service) -> Status | None:
-            return Status()
-
-    balancers, living = Named(), list[Service]()
-    balancers.held["web"] = ((), ())
-    access = access_to(balancers)
-    access.services = lambda: living
+    balancer = balancers()
+    balancer.held["web"] = ((), ())
+    access = access_to(balancer)
+    living = with_services(access)
     entry = entry_of(access)
     assert (await access.look(entry)).finding is Finding.MARKED
 
-    living.append(builders.service("web", uid="another"))
+    living.put(heir)
     await advance(LOOKUP_LISTING_AGE_S + 1)
-    assert (await access.look(entry)).finding is Finding.UNMARKED
+    assert (await access.look(entry)).finding is finding
+
+    del balancer.held["web"]
+    if balancers is Keyed:
+        assert (await access.look(entry)).finding is Finding.ABSENT
+
+
+async def test_load_balancer_of_the_owner_itself_is_not_taken_over() -> None:
+    balancers = Keyed()
+    balancers.held["web"] = ((), ())
+    access = access_to(balancers)
+    with_services(access, WEB)
+
+    assert (await access.look(entry_of(access))).finding is Finding.UNMARKED
+
+
+async def test_failed_lookup_for_the_living_service_is_an_error() -> None:
+    class Failing(Keyed):
+        async def get_load_balancer(self, cluster_name: str, service: Service) -> Status | None:
+            if service.uid != WEB.uid:
+                raise Unavailable("the cloud is down")
+            return Status()
+
+    access = access_to(Failing())
+    with_services(access, builders.service("web", uid="another"))
+
+    with pytest.raises(Unavailable):
+        await access.look(entry_of(access))
 
 
 @pytest.mark.row("journal-12")
@@ -135,10 +189,12 @@ async def test_listed_load_balancers_of_services_get_entries() -> None:
     for name in (load_balancer_name(WEB.uid), "astray"):
         balancers.held[name] = ((), ())
 
-    (entry,) = await access.listed([WEB, others[0]])
+    with_services(access, WEB, others[0])
+    (entry,) = await access.listed()
 
     assert entry.owner.uid == WEB.uid
     assert (entry.state, entry.resource_id) == (EntryState.CREATED, load_balancer_name(WEB.uid))
-    assert await access.listed([others[1]]) == []
-    kept = builders.service("web", finalizers=[names.FINALIZER_LOAD_BALANCER])
-    assert len(await access.listed([kept])) == 1
+    with_services(access, others[1])
+    assert await access.listed() == []
+    with_services(access, builders.service("web", finalizers=[names.FINALIZER_LOAD_BALANCER]))
+    assert len(await access.listed()) == 1
