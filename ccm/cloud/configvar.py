@@ -62,11 +62,12 @@ class ConfigVar:
         secret: reference to a Secret; counts first.
         config_map: reference to a ConfigMap; counts second.
         value: value in the spec itself, as text; counts last. None = unset.
+        field: path of the field in the spec, for messages; empty = unknown.
         expected: description of the valid values, for messages.
     """
 
     # No dataclass: msgspec would decode its fields, instead of the forms that `decode` accepts.
-    __slots__ = ("config_map", "secret", "value")
+    __slots__ = ("config_map", "field", "secret", "value")
 
     expected: ClassVar[str] = ""
 
@@ -78,6 +79,7 @@ class ConfigVar:
         config_map: Reference | None = None,
     ) -> None:
         self.value, self.secret, self.config_map = value, secret, config_map
+        self.field = ""
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and self.encode() == other.encode()
@@ -225,31 +227,29 @@ class Resolver:
         if reference is None:
             return var.value or ""
         data = self._lookup(reference)
+        place = f"{reference.kind} {reference.namespace}/{reference.name}"
+        where, key = f"{var.field}: {place}" if var.field else place, reference.key
         if data is None:
-            raise InvalidArgument(f"{_object(reference)} does not exist; create it")
-        if reference.key not in data:
-            raise InvalidArgument(f"{_object(reference)} lacks the key {reference.key}; add it")
+            raise InvalidArgument(f"{where} does not exist; create it with the key {key}")
+        if key not in data:
+            raise InvalidArgument(f"{where} lacks the key {key}; add it")
         try:
-            return data[reference.key].decode()
+            return data[key].decode()
         except UnicodeDecodeError:
             raise InvalidArgument(f"{reference} is not UTF-8 text") from None
 
     def get_string_value_or_env(self, var: ConfigVar, env: str) -> str:
-        """Return the value; if none is set, the environment variable `env`, or an empty string.
+        """Return the value; if the spec has none, the variable `env`, or an empty string.
 
-        The environment variable also counts if the referenced object or key does not exist.
+        The variable never replaces the value of a reference, not even an empty one: it may belong
+        to another account, in which VMs would be created and those of the machines not be found.
 
         Raises:
-            InvalidArgument: the referenced object or key does not exist, and `env` is not set.
-            CloudError: the API server did not answer; an outage must not select other credentials.
+            CloudError: as `get_string_value`.
         """
-        fallback = self._environ.get(env, "")
-        try:
-            return self.get_string_value(var) or fallback
-        except InvalidArgument:
-            if fallback:
-                return fallback
-            raise
+        if var.reference is not None:
+            return self.get_string_value(var)
+        return var.value or self._environ.get(env, "")
 
     def get_texts(self, spec: msgspec.Struct, *, without: Collection[str] = ()) -> dict[str, str]:
         """Return the strings that a spec sets, by the JSON name of their field.
@@ -275,7 +275,7 @@ class Resolver:
         Args:
             spec: the spec.
             name: name of the field in JSON.
-            env: environment variable that counts if the field is not set.
+            env: environment variable that counts if the spec has no value and no reference.
 
         Raises:
             InvalidArgument: the field is invalid, or its value does not exist.
@@ -285,6 +285,7 @@ class Resolver:
             var = ConfigVarString.decode(spec.get(name))
         except ValueError as error:
             raise InvalidArgument(f"{name}: {error}") from None
+        var.field = name
         return self.get_string_value_or_env(var, env).encode()
 
     def get_number_value(self, var: ConfigVarNumber) -> int | None:
@@ -336,10 +337,6 @@ def _bool(text: str, where: str) -> bool:
     return value
 
 
-def _object(reference: Reference) -> str:
-    return f"{reference.kind} {reference.namespace}/{reference.name}"
-
-
 def _wrong(var: ConfigVar, error: ValueError, what: str) -> InvalidArgument:
     # What a Secret contains may be a credential under a wrong key: never show it.
     return InvalidArgument(f"{var.reference} is not {what}" if var.reference else str(error))
@@ -383,7 +380,22 @@ def decode(given: Mapping[str, Any], declared: type[S], *, where: str, strict: b
     if problems and strict:
         raise InvalidArgument("; ".join(f"{where}.{problem}" for problem in problems))
     valid = {name: given[name] for name in values}
-    return msgspec.convert(valid, declared, dec_hook=_decode)
+    spec = msgspec.convert(valid, declared, dec_hook=_decode)
+    _name_fields(spec, "")
+    return spec
+
+
+def _name_fields(value: object, path: str) -> None:
+    """Store the path of each config variable in a spec."""
+    if isinstance(value, ConfigVar):
+        value.field = path
+    elif isinstance(value, tuple | list):
+        for item in value:
+            _name_fields(item, path)
+    elif isinstance(value, msgspec.Struct):
+        for field in msgspec.structs.fields(value):
+            name = f"{path}.{field.encode_name}" if path else field.encode_name
+            _name_fields(getattr(value, field.name), name)
 
 
 def _decode(kind: type, given: object) -> object:

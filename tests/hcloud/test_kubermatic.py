@@ -158,6 +158,8 @@ def test_token_comes_from_the_spec_or_the_environment(
 
     assert dict(read(SPEC, found)) == {"token": b"from secret"}
     assert dict(read({}, found)) == {"token": b"from env"}
+    with pytest.raises(cloud.InvalidArgument, match="token: Secret kube-system/hetzner does not"):
+        read(SPEC, Resolver(lambda _: None, environ))
     with pytest.raises(cloud.InvalidArgument, match="token: expected a string"):
         read({"token": []}, found)
 

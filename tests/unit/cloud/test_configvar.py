@@ -28,11 +28,16 @@ FROM_SECRET, FROM_MAP = {"secretKeyRef": KEY}, {"configMapKeyRef": {**KEY, "name
 TOKEN = Reference(kind=SECRET, **KEY)
 
 
+class Disk(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    size_gb: ConfigVarNumber = ConfigVarNumber()
+
+
 class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     token: ConfigVarString = ConfigVarString()
     is_public: ConfigVarBool = ConfigVarBool()
     disk_gb: ConfigVarNumber = ConfigVarNumber()
     networks: tuple[ConfigVarString, ...] | None = None
+    disk: Disk = Disk()
 
 
 def decoded(**given: Any) -> Spec:
@@ -134,8 +139,8 @@ def test_first_source_that_is_set_counts() -> None:
 @pytest.mark.parametrize(
     ("objects", "message"),
     [
-        ({}, "Secret kube-system/acme does not exist; create it"),
-        ({"acme": {"other": b""}}, "Secret kube-system/acme lacks the key token; add it"),
+        ({}, "token: Secret kube-system/acme does not exist; create it with the key token"),
+        ({"acme": {"other": b""}}, "token: Secret kube-system/acme lacks the key token; add it"),
         ({"acme": {"token": b"\xff"}}, "key token of Secret kube-system/acme is not UTF-8 text"),
     ],
 )
@@ -147,26 +152,46 @@ def test_missing_value_is_an_error(objects: dict[str, Any], message: str) -> Non
 
 
 @pytest.mark.row("kubermatic-config-06")
-@pytest.mark.parametrize("given", [None, "", FROM_SECRET])
-def test_environment_replaces_a_missing_or_empty_value(given: object) -> None:
+@pytest.mark.parametrize("field", ["networks", "disk.sizeGb"])
+def test_missing_value_of_an_inner_field_is_named(field: str) -> None:
+    spec = decoded(networks=["a", FROM_MAP], disk={"sizeGb": FROM_MAP})
+    var = spec.networks[1] if field == "networks" and spec.networks else spec.disk.size_gb
+
+    with pytest.raises(errors.InvalidArgument, match=f"^{field}: ConfigMap kube-system/settings "):
+        resolver().get_string_value(var)
+
+
+@pytest.mark.row("kubermatic-config-11")
+@pytest.mark.parametrize("given", [None, "", {"value": ""}, {"secretKeyRef": {}}])
+def test_environment_replaces_an_absent_or_empty_value(given: object) -> None:
     found = resolver(environ={"ACME_TOKEN": "from env"})
 
     assert found.get_string_value_or_env(decoded(token=given).token, "ACME_TOKEN") == "from env"
-
-
-def test_empty_secret_key_falls_back_to_the_environment() -> None:
-    found = resolver(environ={"ACME_TOKEN": "from env"}, acme={"token": b""})
-
-    assert (
-        found.get_string_value_or_env(decoded(token=FROM_SECRET).token, "ACME_TOKEN") == "from env"
-    )
-    assert found.get_string_value_or_env(decoded(token=FROM_SECRET).token, "OTHER") == ""
+    assert found.get_string_value_or_env(decoded(token=given).token, "OTHER") == ""
+    assert found.get_credential({"token": given}, "token", "ACME_TOKEN") == b"from env"
 
 
 @pytest.mark.row("kubermatic-config-06")
-def test_missing_secret_without_environment_is_an_error() -> None:
-    with pytest.raises(errors.InvalidArgument, match="does not exist"):
-        resolver().get_string_value_or_env(decoded(token=FROM_SECRET).token, "ACME_TOKEN")
+@pytest.mark.parametrize("objects", [{}, {"acme": {"other": b"x"}, "settings": {"other": b"x"}}])
+@pytest.mark.parametrize("given", [FROM_SECRET, FROM_MAP, FROM_SECRET | {"value": "inline"}])
+def test_environment_never_replaces_a_missing_secret(
+    given: dict[str, Any], objects: dict[str, Any]
+) -> None:
+    """The variable may belong to another account, where the machine's VM is not found."""
+    found = resolver(environ={"ACME_TOKEN": "other account"}, **objects)
+    message = r"^token: (Secret|ConfigMap) kube-system/(acme|settings) .* key token"
+
+    with pytest.raises(errors.InvalidArgument, match=message):
+        found.get_string_value_or_env(decoded(token=given).token, "ACME_TOKEN")
+    with pytest.raises(errors.InvalidArgument, match=message):
+        found.get_credential({"token": given}, "token", "ACME_TOKEN")
+
+
+@pytest.mark.row("kubermatic-config-06")
+def test_environment_never_replaces_an_empty_value_of_a_secret() -> None:
+    found = resolver(environ={"ACME_TOKEN": "other account"}, acme={"token": b""})
+
+    assert found.get_string_value_or_env(decoded(token=FROM_SECRET).token, "ACME_TOKEN") == ""
 
 
 @pytest.mark.row("kubermatic-config-07")

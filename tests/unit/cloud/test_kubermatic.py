@@ -661,9 +661,7 @@ class Native(cloud.Driver[AcmeCloud]):
         return {"size": resolver.get_string_value(spec.size), "image": IMAGES["ubuntu"]}
 
     def kubermatic_credentials(self, spec: Mapping[str, Any], resolver: Resolver) -> Credentials:
-        token = ConfigVarString.decode(spec.get("token"))
-        text = resolver.get_string_value_or_env(token, "ACME_TOKEN")
-        return Credentials({"token": text.encode()})
+        return Credentials({"token": resolver.get_credential(spec, "token", "ACME_TOKEN")})
 
     async def migrate_uid(self, req: MachineRequest, former: str) -> None:
         self.spi.servers[req.identity.uid] = self.spi.servers.pop(former)
@@ -809,6 +807,22 @@ async def test_invalid_spec_never_blocks_a_lookup_or_deletion(
 
     assert (await provider.get(broken)).id == "u-1"
     assert await provider.cleanup(broken, ProviderData()) is False
+    assert account.servers == {}
+
+
+@pytest.mark.row("kubermatic-config-06")
+@pytest.mark.parametrize("data", [None, {"other": b"x"}])
+async def test_missing_secret_never_selects_the_account_of_the_daemon(
+    account: AcmeCloud, data: Mapping[str, bytes] | None
+) -> None:
+    """The VM of a creation without a response is in the account of the Secret."""
+    driver = KubermaticDriver(Native(account), {"ACME_TOKEN": SECRET["token"].decode()})
+    req = asking(credentials=credentials_of({TOKEN: data}))
+
+    for call in (driver.delete_machine, driver.create_machine, driver.get_machine_status):
+        with pytest.raises(errors.InvalidArgument, match=r"^token: Secret .*/acme .* key"):
+            await call(req)
+
     assert account.servers == {}
 
 
