@@ -35,6 +35,9 @@ class JournalPart(Protocol):
         """
 
 
+MAX_PART_NAME_BYTES = 253
+"""Maximum bytes of the name of a part; the journal stores the names of many parts in one object."""
+
 PartRecorder = Callable[[str, str, bool], AbstractAsyncContextManager[JournalPart]]
 """Function that records a part, given its kind, name and whether it is ephemeral."""
 
@@ -67,17 +70,23 @@ class PartJournal:
         Args:
             kind: type of the part, in lower-case letters, such as `sshkey`.
             name: name of the part, unique among the parts of one kind and owner, with which
-                `JournalParts.find_part` finds it.
+                `JournalParts.find_part` finds it. At most `MAX_PART_NAME_BYTES`.
             ephemeral: whether the block also deletes the part at its end. If the daemon is killed
                 before, the part becomes an orphan, even if its owner exists.
 
         Raises:
-            ValueError: `kind` contains other characters than lower-case letters.
+            ValueError: `kind` contains other characters than lower-case letters, or `name` is too
+                long.
             Unavailable: the part cannot be recorded, and the daemon creates nothing without a
                 record.
         """
         if not (kind.isascii() and kind.isalpha() and kind.islower()):
             raise ValueError(f"kind of a part is {kind!r}; use lower-case letters, as in sshkey")
+        if (size := len(name.encode())) > MAX_PART_NAME_BYTES:
+            raise ValueError(
+                f"name of the {kind} {name[:40]!r}... has {size} bytes; a part's name has at most "
+                f"{MAX_PART_NAME_BYTES}"
+            )
         recorder = PART_RECORDER.get()
         recording = recorder(kind, name, ephemeral) if recorder else nullcontext(_Unrecorded())
         async with recording as part:

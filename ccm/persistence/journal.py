@@ -68,6 +68,12 @@ MAX_REMOVED = 1000
 MAX_ERROR = 200
 """Maximum characters of `JournalEntry.last_error`: a full page must fit into every store."""
 
+MAX_NAME_BYTES = 400
+"""Maximum bytes in JSON of each name and ID of an entry that users or providers choose. A single
+long one must not make a page too large, since then none of its entries is written."""
+
+_LIMITED = ("account", "machine_class", "intended_name", "resource_id")
+
 CONCURRENT_PAGES = 8
 """Maximum pages written at the same time, so that a large flush does not overload the store."""
 
@@ -166,10 +172,13 @@ def entry_name(resource: str, uid: str, purpose: str = "", account: str = "") ->
 
 
 def redact_entry(entry: JournalEntry) -> JournalEntry:
-    """Return an entry without secrets in its error and annotations.
+    """Return an entry without secrets in its error and annotations, and without long names and IDs.
 
-    Names and IDs stay unchanged: with a masked name, a resource or its owner would seem to be gone.
+    The other names and IDs stay unchanged: with a masked or partial name, a resource or its owner
+    would seem to be gone. A name or ID that is omitted counts as unknown.
     """
+    if omitted := {name: "" for name in _LIMITED if _is_long(getattr(entry, name))}:
+        entry = msgspec.structs.replace(entry, **omitted)
     is_short = len(entry.last_error) <= MAX_ERROR
     if is_short and not any(map(_is_secret_name, entry.annotations)):
         # One search for all texts, because usually none contains a secret.
@@ -182,6 +191,11 @@ def redact_entry(entry: JournalEntry) -> JournalEntry:
     }
     error = entry.last_error and redact.mask_text(entry.last_error)[:MAX_ERROR]
     return msgspec.structs.replace(entry, annotations=annotations, last_error=error)
+
+
+def _is_long(text: str) -> bool:
+    # The first comparison saves the encoding of most texts: a character has up to 6 bytes in JSON.
+    return len(text) > MAX_NAME_BYTES // 6 and len(msgspec.json.encode(text)) > MAX_NAME_BYTES
 
 
 def _marked(

@@ -18,6 +18,7 @@ from ccm.persistence.journal import (
     BATCH_S,
     FLUSH_S,
     MAX_ERROR,
+    MAX_NAME_BYTES,
     MAX_PENDING,
     PAGE_SIZE,
     PAGES,
@@ -642,6 +643,24 @@ async def test_one_secret_among_other_texts_is_redacted(fields: dict[str, Any]) 
     assert redact.MASK in str(redacted)
     assert "geheim" not in str(redacted)
     assert "hunter2" not in str(redacted)
+
+
+@pytest.mark.parametrize("field", ["account", "machine_class", "intended_name", "resource_id"])
+@pytest.mark.parametrize(
+    ("text", "is_kept"),
+    [
+        ("x" * (MAX_NAME_BYTES - 2), True),
+        ("x" * (MAX_NAME_BYTES - 1), False),
+        ("\x01" * (MAX_NAME_BYTES // 6), True),
+        ("\x01" * (MAX_NAME_BYTES // 6 + 1), False),
+    ],
+)
+async def test_names_and_ids_beyond_the_limit_are_omitted(
+    field: str, text: str, is_kept: bool
+) -> None:
+    limited = journal_module.redact_entry(entry(**{field: text}))
+
+    assert getattr(limited, field) == (text if is_kept else "")
 
 
 async def test_bytes_of_a_page_are_canonical() -> None:

@@ -19,6 +19,7 @@ from ccm.cloud.calls.client import CloudClient
 from ccm.model.service import LoadBalancerIngress, LoadBalancerStatus, ServiceStatus
 from ccm.persistence.errors import BackendUnavailable
 from ccm.persistence.journal import (
+    MAX_NAME_BYTES,
     PAGE_SIZE,
     PAGES,
     WAIT_S,
@@ -860,6 +861,9 @@ async def test_parts_outside_of_a_recorded_call_are_not_recorded() -> None:
         with pytest.raises(ValueError, match="use lower-case letters"):
             async with cloud.PartJournal().part(kind, "x"):
                 pass
+    with pytest.raises(ValueError, match=r"name of the sshkey 'xx.* has 254 bytes; .* most 253"):
+        async with cloud.PartJournal().part("sshkey", "x" * 254):
+            pass
 
 
 @pytest.mark.virtual_time
@@ -966,8 +970,13 @@ async def test_a_page_of_the_largest_entries_fits_into_a_config_map(store: Watch
     annotations |= {f"{'c' * 249}.io/{'d' * 60}{n:03}": "e" * 254 for n in range(20)}
     wide = service("n" * 253, namespace="m" * 63, annotations=annotations)
     client = CloudClient(cloud.Cloud(name="stub", service_annotations=("",)), cluster_name="c1")
+    longest = "i" * (MAX_NAME_BYTES - 2)
     entry = structs.replace(
-        balancer_entry(client, wide), last_error=sample, intended_name="i" * 253
+        balancer_entry(client, wide),
+        last_error=sample,
+        account=longest,
+        intended_name=longest,
+        resource_id=longest,
     )
     async with opened(store) as journal:
         await journal.put(
@@ -977,6 +986,44 @@ async def test_a_page_of_the_largest_entries_fits_into_a_config_map(store: Watch
     sizes = [len(record.body) async for pages in store.scan(PAGES) for _, record in pages]
     assert len(sizes) == 1
     assert PAGE_SIZE * MAX_ANNOTATION_BYTES * 0.9 <= sizes[0] <= MAX_BYTES
+
+
+@pytest.mark.virtual_time
+async def test_long_names_of_a_few_services_do_not_stop_the_journal() -> None:
+    """An annotation has up to 256 KiB, and a page is written as a whole."""
+
+    class Named(StubCloud):
+        def get_load_balancer_name(self, cluster_name: str, service: cloud.Service) -> str:
+            return service.annotations.get("lb/name", service.name)
+
+        async def ensure_load_balancer(
+            self, cluster_name: str, service: cloud.Service, nodes: Any
+        ) -> cloud.Status:
+            if "lb/name" in service.annotations:
+                raise errors.InvalidArgument("the name is too long")
+            return cloud.Status()
+
+    memory = MemoryStore()
+    memory.max_bytes = MAX_BYTES
+    store, stub = WatchedStore(memory), Named()
+    async with opened(store) as journal:
+        client = CloudClient(cloud.Cloud(name="stub", load_balancer=stub))
+        client.set_recorder(CallJournal(journal, blocks=True))
+        for name in ("bad-1", "bad-2", "bad-3"):
+            bad = service(name, uid=f"uid-{name}", annotations={"lb/name": "x" * 200_000})
+            await attempt(client.call(ENSURE, "c1", bad, ()), errors.InvalidArgument)
+        await client.call(ENSURE, "c1", service("good"), ())
+        assert not journal.fault
+
+    found = {entry.owner.name: entry for entry in (await stored(store)).values()}
+    assert {name: entry.state for name, entry in found.items()} == {
+        "bad-1": INTENT,
+        "bad-2": INTENT,
+        "bad-3": INTENT,
+        "good": CREATED,
+    }
+    # Omitted instead of cut: a partial name would belong to no resource, or to another one.
+    assert (found["bad-1"].intended_name, found["good"].intended_name) == ("", "good")
 
 
 def test_a_long_annotation_leaves_room_for_the_others() -> None:
