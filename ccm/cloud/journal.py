@@ -6,7 +6,7 @@ floating IPs, announces each of them:
 
     async with context.journal.part("sshkey", name) as part:
         key = await api.create_key(name)
-        part.created(key.id)
+        part.created(str(key.id))
 
 The entry is stored durably before the block runs. If the daemon is killed inside the block, the
 next leader looks for the part (`JournalParts`). Without a journal, the block simply runs.

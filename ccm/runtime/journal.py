@@ -223,7 +223,13 @@ class _Creation:
         await self.calls.store(entry, creates=creates)
 
     def created(self, resource_id: str) -> None:
-        """Record that the resource exists."""
+        """Record that the resource exists. Raises TypeError if the ID is no text."""
+        if not isinstance(resource_id, str):
+            # Once stored, it would make the whole page unreadable.
+            raise TypeError(
+                f"the ID of {self.entry.resource} {self.entry.intended_name} is {resource_id!r}; "
+                "call created with text, such as str(key.id)"
+            )
         self.calls.change(self._current, state=EntryState.CREATED, resource_id=resource_id)
 
     async def end(self, answer: object) -> None:

@@ -221,9 +221,15 @@ class CloudClient:
         return view
 
     def compute(self, method: Callable[[Any, *Args], T], *args: *Args) -> T:
-        """Call a synchronous method that does no I/O. Raises CloudError for any exception."""
+        """Call a synchronous method that does no I/O, and verify its response.
+
+        Raises:
+            CloudError: the method raised an exception, or its response has the wrong type.
+        """
         try:
-            return cast("T", bind_method(self.cloud, method)(*args))
+            response = bind_method(self.cloud, method)(*args)
+            responses.verify_computed(method, response)
+            return cast("T", response)
         except Exception as error:  # noqa: BLE001 - a provider may raise anything
             normalized = errors.normalize(error)
             # `normalize` may return a cause of `error`; `from error` would then form a cycle.

@@ -13,6 +13,7 @@ import functools
 import inspect
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -69,7 +70,7 @@ async def verify(method: Callable[..., Any], response: Any) -> None:
         Internal: the type is wrong; the message contains the value and the expected type.
     """
     promised, listings = _return_type(method), list[_Listing]()
-    try:
+    with _naming(method):
         if promised is not NoneType:  # a method declared to return None may return anything
             _check(promised, response, "", listings)
         if method is MachineDriver.create_machine:
@@ -77,6 +78,19 @@ async def verify(method: Callable[..., Any], response: Any) -> None:
         for kind, items, place in listings:
             async for item in in_slices(items):
                 _check(kind, item, place)
+
+
+def verify_computed(method: Callable[..., Any], response: Any) -> None:
+    """Check the response of a synchronous method as `verify` does."""
+    with _naming(method):
+        _check(_return_type(method), response, "")
+
+
+@contextmanager
+def _naming(method: Callable[..., Any]) -> Iterator[None]:
+    """Raise Internal, with the method's name, for InvalidResponse in the block."""
+    try:
+        yield
     except InvalidResponse as wrong:
         raise Internal(f"{method.__name__} returned {wrong}") from None
 
@@ -253,9 +267,14 @@ def bind_method(cloud: Cloud, method: Callable[..., Any]) -> Callable[..., Any]:
 def find_interface_errors(cloud: Cloud) -> Sequence[str]:
     """Return a message for each interface method that is missing or has a wrong signature.
 
-    An optional interface is checked only if the object has at least one of its methods.
+    An optional interface is checked only if the object has at least one of its methods. The account
+    is checked, too, since the journal stores it.
     """
-    return [fault for face in CAPABILITIES for fault in _interface_errors(cloud, face)]
+    faults = [fault for face in CAPABILITIES for fault in _interface_errors(cloud, face)]
+    account: object = cloud.account
+    if not isinstance(account, str):
+        faults.append(f"account: it is {account!r}; use text")
+    return faults
 
 
 def _interface_errors(cloud: Cloud, interface: type) -> Iterator[str]:

@@ -854,6 +854,38 @@ async def test_an_ephemeral_part_is_gone_after_its_block(store: WatchedStore) ->
     assert states(await stored(store)) == {"web": "Created", "ip-web": "Removed"}
 
 
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("wrong_id", [4711, None])
+async def test_an_id_of_a_wrong_type_is_refused_and_not_stored(
+    store: WatchedStore, wrong_id: Any
+) -> None:
+    """The whole page would be unreadable for the next leader."""
+    stub = PartsCloud()
+
+    async def act(part: cloud.JournalPart) -> None:
+        part.created(wrong_id)
+
+    stub.act = act
+    async with opened(store) as journal:
+        with pytest.raises(errors.CloudError, match=rf"floatingip ip-web is {wrong_id}; call"):
+            await client_of(stub, journal).call(ENSURE, "c1", service("web"), ())
+
+    async with opened(store, epoch=2):
+        assert states(await stored(store)) == {"web": "Intent", "ip-web": "Intent"}
+
+
+@pytest.mark.virtual_time
+async def test_a_name_of_a_wrong_type_is_not_stored(store: WatchedStore) -> None:
+    stub: Any = StubCloud()
+    stub.get_load_balancer_name = lambda *_: 4711
+    async with opened(store) as journal:
+        await client_of(stub, journal).call(ENSURE, "c1", service("web"), ())
+
+    async with opened(store, epoch=2) as journal:
+        (found,) = journal.entries.values()
+    assert (found.state, found.intended_name) == (CREATED, "")
+
+
 async def test_parts_outside_of_a_recorded_call_are_not_recorded() -> None:
     async with cloud.PartJournal().part("sshkey", "x") as part:
         part.created("1")

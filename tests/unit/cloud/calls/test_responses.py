@@ -8,7 +8,7 @@ import ipaddress
 import json
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -51,6 +51,7 @@ from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.calls.responses import find_interface_errors
 from ccm.cloud.interface import Instances, Zones
 from ccm.cloud.operation import ProviderCall
+from ccm.testing.builders import service
 
 FULL = InstanceMetadata(
     provider_id="a://1",
@@ -167,6 +168,12 @@ async def test_invalid_response_error_describes_the_value(
     assert told in str(caught.value)
 
 
+def test_response_of_a_synchronous_method_is_verified() -> None:
+    cloud = of("load_balancer", Balancers, get_load_balancer_name=lambda *_: 7)
+    with pytest.raises(Internal, match=r"^get_load_balancer_name returned 7, not text$"):
+        CloudClient(cloud).compute(LoadBalancer.get_load_balancer_name, "c1", service("web"))
+
+
 async def test_other_tasks_run_while_a_long_listing_is_verified() -> None:
     ran = 0
 
@@ -280,6 +287,7 @@ class Unensured(Balancers):
         (of("load_balancer", Balancers, get_load_balancer=one_too_few), "has a wrong signature"),
         (of("instances", OldInstances, instance_state=answers), "instance_state is not async"),
         (of("load_balancer", Balancers, list_load_balancers=named), "_digest is missing"),
+        (Cloud(name="acme", account=cast("Any", 7)), "account: it is 7; use text"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
