@@ -1,7 +1,7 @@
 """Checks of webhooks, Services, blocked deletions and persistent storage.
 
-The check `persistence` opens storage with the current `leaderTransitions` of the Lease. A higher
-number would make storage reject the writes of a running daemon.
+Storage is opened under the epoch that it has. A higher one, such as that of a Lease which the
+daemon does not use, would make storage reject the writes of a running daemon.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ccm.doctor.case import (
 )
 from ccm.doctor.daemons import START_ADVICE
 from ccm.kube import errors
-from ccm.kube.resources import CONFIG_MAPS, LEASES, SERVICES
+from ccm.kube.resources import CONFIG_MAPS, SERVICES
 from ccm.model import names
 from ccm.model.service import TYPE_LOAD_BALANCER
 from ccm.runtime import deletions
@@ -253,7 +253,7 @@ async def persistence(case: Case) -> CheckFinding:
 async def open_stores(
     case: Case, file: str = "", cluster_uid: str = "", *, is_outside: bool = False
 ) -> AsyncIterator[PersistenceStores]:
-    """Open the daemon's storage for the block, under the epoch of the daemon.
+    """Open the daemon's storage for the block, under the epoch that is stored.
 
     Args:
         case: case with `client`.
@@ -263,28 +263,20 @@ async def open_stores(
 
     Raises:
         Misconfigured: see `PersistenceStores`.
-        KubeError: the Lease cannot be read.
     """
     from ccm.app import persistence as wiring
 
     options = case.options
-    namespace, name = options.leader_elect_resource_namespace, options.leader_elect_resource_name
     stores = wiring.PersistenceStores(
         file or options.persistence_config,
         case.client,
-        namespace=namespace,
-        lease=name,
+        namespace=options.leader_elect_resource_namespace,
+        lease=options.leader_elect_resource_name,
         next_epoch=_keep_epoch,
         cluster_uid=cluster_uid,
         is_outside=is_outside,
     )
-    epoch = 0
-    # The Lease may say nothing about that cluster: with 0, its data keep the stored epoch.
-    if not cluster_uid:
-        with suppress(errors.NotFound):
-            lease = await case.client.resource(LEASES).get(name, namespace=namespace)
-            epoch = lease.spec.lease_transitions or 0
-    async with stores.opened(options.cluster_name, "doctor", epoch, rotates=False):
+    async with stores.opened(options.cluster_name, "doctor", 0, rotates=False):
         yield stores
 
 

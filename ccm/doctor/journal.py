@@ -57,11 +57,17 @@ async def open_offline(case: Case, action: str) -> Exchange:
         action: action of the changes; empty: the journal is only read.
 
     Raises:
-        ExaminationError: the storage or the provider cannot be opened, or a daemon leads although
-            the journal is to be changed.
+        ExaminationError: the storage or the provider cannot be opened, or the journal is to be
+            changed although a daemon leads, or may run without a Lease.
         KubeError: the API server failed.
     """
     if action:
+        if not case.options.leader_elect:
+            raise ExaminationError(
+                "--leader-elect=false: without a Lease, a running daemon would not be noticed, and "
+                "would undo the change; omit --offline, or stop the daemon and omit "
+                "--leader-elect=false"
+            )
         await daemons.lease(case)
         if case.lease_holder:
             raise ExaminationError(f"{case.lease_holder} holds the Lease; omit --offline")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import sqlite3
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from ccm.app.machineapis import GARDENER, KUBERMATIC
 from ccm.app.machines.commands import MACHINE_CONTROLLER, MACHINE_CONTROLLER_MANAGER
+from ccm.app.persistence import Backend, PersistenceStores
 from ccm.cli import backup, command
 from ccm.cli.command import EXIT_OK
 from ccm.doctor import ExaminationError, cluster, reach
@@ -237,8 +238,9 @@ async def test_restore_claims_no_leadership_in_the_old_storage(
     config = storage(tmp_path)
     api = Api()
     fill(api)
-    api.create(LEASES, lease(api, transitions=7, age=timedelta(hours=1)), SYSTEM)
     connect(api)
+    async with daemon(api, config, epoch=7):
+        pass
     await said_by(backup.BACKUP, config)
     before = owners(tmp_path / "old" / "a.db")
     assert before[0][1] == 7
@@ -250,6 +252,31 @@ async def test_restore_claims_no_leadership_in_the_old_storage(
     await said_by(backup.RESTORE, *words)
 
     assert owners(tmp_path / "old" / "a.db") == before
+
+
+@asynccontextmanager
+async def daemon(api: Api, config: str, *, epoch: int) -> AsyncIterator[Backend]:
+    """Open the storage of objects as a leader does."""
+    file = config.partition("=")[2]
+    stores = PersistenceStores(file, api.client, namespace=SYSTEM)
+    async with stores.opened("kubernetes", "leader", epoch):
+        await stores.wait_open()
+        yield stores.objects
+
+
+async def test_backup_does_not_fence_a_daemon_without_leader_election(
+    connect: Connect, tmp_path: Path
+) -> None:
+    """A Lease of another program, or of an earlier daemon, has a number of its own."""
+    config = storage(tmp_path)
+    api = Api()
+    fill(api)
+    api.create(LEASES, lease(api, transitions=5, age=timedelta(days=30)), SYSTEM)
+    connect(api)
+    async with daemon(api, config, epoch=0) as objects:
+        await said_by(backup.BACKUP, config, "--leader-elect=false")
+
+        assert await objects.provider.put_object(objects.instance, cluster.PROBE)
 
 
 def lease(api: Api, *, age: timedelta, transitions: int = 1) -> dict[str, Any]:

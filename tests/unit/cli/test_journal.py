@@ -16,7 +16,7 @@ from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cli import command, journal, orphans
 from ccm.cloud import Cloud
 from ccm.cloud.calls.client import CloudClient
-from ccm.doctor import ExaminationError, explain_facts
+from ccm.doctor import ExaminationError, explain_facts, reach
 from ccm.doctor import journal as source
 from ccm.doctor.case import Severity
 from ccm.doctor.explain import NoAnswer
@@ -159,6 +159,19 @@ async def test_changes_are_posted_and_need_the_verb_post(monkeypatch: pytest.Mon
     assert [request.method for request in requests] == ["GET", "POST"]
     assert requests[1].body == b'{"action":"drop","name":"x"}'
     assert "--verb=post --non-resource-url=/journal" in requests[1].missing_right
+
+
+@pytest.mark.parametrize("words", ["drop a", "adopt a service default/web", "rebuild"])
+async def test_offline_changes_need_the_lease(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, a running daemon would write the former entry back."""
+
+    async def connected(_case: Any) -> None:
+        return
+
+    monkeypatch.setattr(reach, "connect", connected)
+    request = journal.read([*words.split(), "--offline", "--leader-elect=false"])
+    with pytest.raises(ExaminationError, match=r"stop the daemon and omit --leader-elect=false$"):
+        await journal.show_or_change(request, io.StringIO(), environ={})
 
 
 @pytest.mark.parametrize(
