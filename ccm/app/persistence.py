@@ -161,6 +161,7 @@ class PersistenceStores:
         self._client = client
         self._cluster_uid = cluster_uid
         self._next_epoch = next_epoch
+        self._lease = f"{namespace}/{lease}"
         self._writer = WriterIdentity()
         self._is_leading = False
         self._log = log.logger("persistence")
@@ -198,7 +199,7 @@ class PersistenceStores:
 
     @asynccontextmanager
     async def opened(
-        self, name: str, identity: str, epoch: int, *, rotates: bool = True
+        self, name: str, identity: str, epoch: int, *, is_daemon: bool = True
     ) -> AsyncIterator[None]:
         """Open storage in the background of the block; flush and close it at the end.
 
@@ -206,13 +207,15 @@ class PersistenceStores:
             name: name of the cluster.
             identity: identity of the leader.
             epoch: `leaseTransitions` of the Lease.
-            rotates: whether to seal secrets again that are sealed with an old key.
+            is_daemon: False = a command: storage of any daemon of the cluster is opened, and
+                secrets that are sealed with an old key are not sealed again.
         """
-        self._writer = WriterIdentity(identity=identity, epoch=epoch)
+        lease = self._lease if is_daemon else ""
+        self._writer = WriterIdentity(identity=identity, epoch=epoch, lease=lease)
         self._is_leading = True
         tasks = [spawn(self._keep_objects(name), name="persistence-objects")]
         if self.secrets is not None:
-            keep = self._keep_secrets(self.secrets, name, rotates=rotates)
+            keep = self._keep_secrets(self.secrets, name, rotates=is_daemon)
             tasks.append(spawn(keep, name="persistence-secrets"))
         try:
             yield

@@ -276,7 +276,7 @@ async def open_stores(
         cluster_uid=cluster_uid,
         is_outside=is_outside,
     )
-    async with stores.opened(options.cluster_name, "doctor", 0, rotates=False):
+    async with stores.opened(options.cluster_name, "doctor", 0, is_daemon=False):
         yield stores
 
 

@@ -293,7 +293,7 @@ class StoreProvider:
                 instance.is_up = False
 
     async def _open_all(self, machine_id: MachineId) -> None:
-        claim = Claim(machine_id.cluster_uid, self._writer().epoch)
+        claim = self._claim(machine_id)
         faults: list[PersistenceError] = []
         for instance in self._instances.values():
             try:
@@ -307,6 +307,10 @@ class StoreProvider:
                 instance.mark_down(self._dead)
             raise BackendDead(self._dead) from (faults[0] if faults else None)
 
+    def _claim(self, machine_id: MachineId) -> Claim:
+        writer = self._writer()
+        return Claim(machine_id.cluster_uid, writer.epoch, writer.lease)
+
     async def _probe_all(self) -> None:
         while True:
             await asyncio.sleep(self._probe_s)
@@ -316,7 +320,8 @@ class StoreProvider:
                         async with instance.operation("probe"):
                             await instance.store.probe()
                     else:  # it was unreachable in `initialize`
-                        await instance.open(Claim(self._cluster_uid, self._writer().epoch))
+                        assert self._machine is not None
+                        await instance.open(self._claim(self._machine))
                 except PersistenceError as error:
                     instance.mark_down(str(error))
                 except Exception as error:  # noqa: BLE001 - the probe loop must not end

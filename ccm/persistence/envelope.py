@@ -26,10 +26,13 @@ class WriterIdentity:
         identity: identity of the leader in the Lease.
         epoch: `leaseTransitions` of the Lease: a leader with a lower number is outdated. 0 without
             leader election.
+        lease: `namespace/name` of the Lease, which distinguishes daemons of one cluster; empty =
+            no daemon, but a command that may use the storage of any.
     """
 
     identity: str = ""
     epoch: int = 0
+    lease: str = ""
 
 
 class StoreEntry(NamedTuple):
@@ -132,11 +135,14 @@ def build_marker(cluster_uid: str) -> bytes:
     return to_canonical_json(content)
 
 
-def check_marker(body: bytes, cluster_uid: str, where: str) -> None:
-    """Check that the storage belongs to the cluster.
+def check_marker(body: bytes, cluster_uid: str, where: str, lease: str = "") -> None:
+    """Check that the storage belongs to the cluster, and to the daemon of the Lease.
+
+    A marker without a Lease fits every daemon: an earlier version or a command wrote it.
 
     Raises:
-        BackendDead: the storage belongs to another cluster, has a newer format or a damaged marker.
+        BackendDead: the storage belongs to another cluster or daemon, has a newer format or a
+            damaged marker.
     """
     try:
         content: Any = json.loads(body)
@@ -153,6 +159,13 @@ def check_marker(body: bytes, cluster_uid: str, where: str) -> None:
         raise BackendDead(
             f"{where}: belongs to the cluster {content.get('clusterUID')}, not to {cluster_uid}; "
             "configure separate storage for each cluster"
+        )
+    # The epochs of two Leases cannot be compared: each daemon would fence the other for ever.
+    if lease and (owner := content.get("lease", lease)) != lease:
+        raise BackendDead(
+            f"{where}: belongs to the daemon of the Lease {owner}, not of {lease}; configure "
+            "another prefix, table, path or namespace for each daemon; if the Lease was renamed, "
+            "see the recovery guide"
         )
 
 

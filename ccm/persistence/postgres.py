@@ -23,7 +23,7 @@ import asyncpg
 import msgspec
 
 from ccm.base import files, log
-from ccm.persistence import envelope, store
+from ccm.persistence import store
 from ccm.persistence.envelope import StoreEntry
 from ccm.persistence.errors import BackendDead, BackendUnavailable, VersionConflict
 from ccm.persistence.interface import (
@@ -49,6 +49,10 @@ COMMAND_S = 10.0
 CLOSE_S = 1.0
 """Deadlines in seconds of a connection attempt, a statement, and the end of a connection. The
 server ends a statement after 8 s (`_SET_UP`), so its error arrives before our deadline."""
+
+MAX_ATTEMPTS = 4
+"""Maximum attempts to claim the store while other processes claim it; few, because only leaders and
+commands do."""
 
 SCHEMA = 1
 """Version of the tables, stored as the comment of the table of objects."""
@@ -103,13 +107,18 @@ SELECT obj_description($1::text::regclass, 'pg_class'), (
 """
 """Comment and columns of a table."""
 
+_MARKER = 'SELECT marker FROM "{table}_instance" WHERE cluster_uid = $1'
 _CLAIM = """
 INSERT INTO "{table}_instance" AS stored VALUES(
     $1, $2, greatest($3::bigint, (SELECT max(epoch) FROM "{table}" WHERE cluster_uid = $1)))
-ON CONFLICT(cluster_uid) DO UPDATE SET epoch = greatest(stored.epoch, excluded.epoch)
-RETURNING marker, epoch
+ON CONFLICT(cluster_uid) DO UPDATE
+SET marker = excluded.marker, epoch = greatest(stored.epoch, excluded.epoch)
+WHERE stored.marker IN (excluded.marker, $4::bytea)
+RETURNING epoch
 """
-"""The epoch of the row is at least that of all objects. Otherwise a former leader could restore a
+"""$4: the marker that was read; the statement does nothing if another process has changed it.
+
+The epoch of the row is at least that of all objects. Otherwise a former leader could restore a
 row that an operator deleted, with its own lower epoch, and write again."""
 
 _HAS_CLUSTERS = "SELECT to_regclass('{table}_instance') IS NOT NULL"
@@ -237,9 +246,7 @@ class PostgresStore:
         """See `Store.open`."""
         self._claim = claim
         await self._prepare_tables()
-        marker, epoch = await self._claim_epoch()
-        envelope.check_marker(marker, claim.cluster_uid, self._name)
-        check_epoch(epoch, claim.epoch)
+        check_epoch(await self._claim_epoch(), claim.epoch)
 
     async def probe(self) -> None:
         """See `Store.probe`; also restores a lost row of the cluster."""
@@ -286,8 +293,8 @@ class PostgresStore:
 
     async def _execute(self, change: str, place: StoragePlace, epoch: int, *values: Any) -> bool:
         """Make a change, and return whether an object was changed."""
-        uid, claimed = self._claim
-        rows = await self._fetch(change, uid, *place.kind, place.key, claimed, epoch, *values)
+        claim, at = self._claim, (*place.kind, place.key)
+        rows = await self._fetch(change, claim.cluster_uid, *at, claim.epoch, epoch, *values)
         ((stored, is_changed),) = rows
         if stored is None:
             raise BackendUnavailable(
@@ -322,14 +329,21 @@ class PostgresStore:
                     f"{expected}; configure another table"
                 )
 
-    async def _claim_epoch(self) -> tuple[bytes, int]:
-        """Raise the epoch in the store to ours, which fences former leaders.
+    async def _claim_epoch(self) -> int:
+        """Raise the epoch in the store to ours, which fences former leaders; return the epoch.
 
-        Returns the marker and the epoch that are stored now.
+        Raises:
+            BackendDead: see `store.own_marker`; the epoch is unchanged.
         """
-        uid, epoch = self._claim
-        ((marker, stored),) = await self._fetch(_CLAIM, uid, envelope.build_marker(uid), epoch)
-        return bytes(marker), stored
+        claim = self._claim
+        for _ in range(MAX_ATTEMPTS):
+            rows = await self._fetch(_MARKER, claim.cluster_uid)
+            stored = bytes(rows[0][0]) if rows else None
+            marker = store.own_marker(stored, claim, self._name)
+            values = (claim.cluster_uid, marker, claim.epoch, stored)
+            if rows := await self._fetch(_CLAIM, *values):
+                return int(rows[0][0])
+        raise BackendUnavailable(f"{self._name}: too many concurrent claims by other leaders")
 
     # The connection
 

@@ -34,7 +34,14 @@ from ccm.persistence.errors import BackendDead, BackendUnavailable
 from ccm.persistence.interface import CAS, FENCING, GVK, Expected, ObjectKey, Version
 from ccm.persistence.objects import MAX_ENVELOPE, StoragePlace
 from ccm.persistence.registry import store_backend
-from ccm.persistence.store import Claim, Page, StoredRecord, check_epoch, check_expected
+from ccm.persistence.store import (
+    Claim,
+    Page,
+    StoredRecord,
+    check_epoch,
+    check_expected,
+    own_marker,
+)
 
 T = TypeVar("T")
 
@@ -249,9 +256,9 @@ class SqliteStore:
                 )
             row = self._db.execute("SELECT marker, epoch FROM instance").fetchone()
             marker, epoch = row or (b"", 0)  # an empty marker is damaged
-            envelope.check_marker(marker, claim.cluster_uid, str(self._path))
+            marker = own_marker(marker, claim, str(self._path))
             check_epoch(epoch, claim.epoch)
-            self._db.execute("UPDATE instance SET epoch = ?", (claim.epoch,))
+            self._db.execute("UPDATE instance SET marker = ?, epoch = ?", (marker, claim.epoch))
         return is_wal
 
     def _enable_durability(self) -> bool:

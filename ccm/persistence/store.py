@@ -41,10 +41,12 @@ class Claim(NamedTuple):
     Attributes:
         cluster_uid: cluster that owns the data.
         epoch: epoch of the leader that opens the store.
+        lease: see `WriterIdentity`.
     """
 
     cluster_uid: str
     epoch: int
+    lease: str = ""
 
 
 class StoredRecord(NamedTuple):
@@ -142,20 +144,31 @@ def check_epoch(stored: int, epoch: int) -> None:
         )
 
 
-def claim_marker(stored: bytes | None, claim: Claim, where: str) -> bytes:
-    """Return the content of the marker with which a leader claims a storage.
+def own_marker(stored: bytes | None, claim: Claim, where: str) -> bytes:
+    """Return the content of the marker of a storage that belongs to the claim's cluster and Lease.
 
     Args:
         stored: the present marker; None = the storage is new.
-        claim: the cluster and the leader's epoch.
+        claim: the cluster, and the leader's epoch and Lease.
         where: the storage, for error messages.
 
     Raises:
-        BackendDead: the storage belongs to another cluster, or its marker is damaged.
-        Fenced: a newer leader has claimed the storage.
+        BackendDead: the storage belongs to another cluster or daemon, or its marker is damaged.
     """
     marker = envelope.build_marker(claim.cluster_uid) if stored is None else stored
-    envelope.check_marker(marker, claim.cluster_uid, where)
+    envelope.check_marker(marker, claim.cluster_uid, where, claim.lease)
+    owner = {"lease": claim.lease} if claim.lease else {}
+    return to_canonical_json({**json.loads(marker), **owner})
+
+
+def claim_marker(stored: bytes | None, claim: Claim, where: str) -> bytes:
+    """Return the content of the marker with which a leader claims a storage; see `own_marker`.
+
+    Raises:
+        BackendDead: see `own_marker`.
+        Fenced: a newer leader has claimed the storage.
+    """
+    marker = own_marker(stored, claim, where)
     check_epoch(envelope.epoch_of(marker), claim.epoch)
     return to_canonical_json({**json.loads(marker), "epoch": claim.epoch})
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,6 +17,8 @@ from ccm.kube.client import Client
 from ccm.kube.config import load
 from ccm.kube.transport import Transport
 from ccm.persistence import errors, objects
+from ccm.persistence.engine import StoreProvider
+from ccm.persistence.envelope import WriterIdentity
 from ccm.persistence.interface import (
     ABSENT,
     GVK,
@@ -24,6 +28,7 @@ from ccm.persistence.interface import (
 )
 from ccm.persistence.objects import StoragePlace, to_canonical_json
 from ccm.persistence.secrets import SEALED, EncryptedSecretStore
+from ccm.persistence.store import Claim
 from ccm.testing.persistence_contract import KIND, ROWS, PersistenceContract, thing
 from ccm.testing.persistence_harness import (
     ELSEWHERE,
@@ -235,6 +240,64 @@ async def test_clusters_are_listed_and_none_is_created(
     assert await listed(elsewhere) == {here}
     assert await listed(here) == {here}
     assert await listed(elsewhere) == {here}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=GROUPS.get(n, ())) for n in STORAGE if n != "memory"]
+)
+async def test_storage_of_another_daemon_is_refused_and_its_writes_go_on(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Two daemons of one cluster have Leases of their own, whose epochs cannot be compared."""
+    harness = STORAGE[name](request, tmp_path)
+    first, _ = harness.make().instances()
+
+    @asynccontextmanager
+    async def opened(epoch: int, lease: str = "") -> AsyncIterator[StoreProvider]:
+        writer, store = WriterIdentity(epoch=epoch, lease=lease), harness.stores()[first]
+        made = StoreProvider(name, {first: store}, writer=lambda: writer, probe_s=1e6)
+        try:
+            await made.initialize(HERE)
+            yield made
+        finally:
+            await made.close()
+
+    async with opened(2) as former:  # a command, or an earlier version, of which no Lease is known
+        await former.put_object(first, thing("a"))
+    async with opened(3, "kube-system/one") as one:
+        await one.put_object(first, thing("b"))
+        for epoch in (0, 9):
+            with pytest.raises(errors.BackendDead, match="of the Lease kube-system/one, not of ot"):
+                async with opened(epoch, "other/two"):
+                    pass
+        await one.put_object(first, thing("c"))
+        async with opened(3) as command:
+            await command.put_object(first, thing("d"))
+        await one.put_object(first, thing("e"))
+    async with opened(4, "kube-system/one") as successor:
+        names = [obj["metadata"]["name"] for obj in await successor.get_all_objects(first, KIND)]
+    assert sorted(names) == ["a", "b", "c", "d", "e"]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=GROUPS.get(n, ())) for n in STORAGE if n != "memory"]
+)
+async def test_of_two_daemons_that_open_new_storage_at_once_one_owns_it(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    harness = STORAGE[name](request, tmp_path)
+    first, _ = harness.make().instances()
+    opening = [harness.stores()[first] for _ in range(2)]
+    claims = [Claim(HERE.cluster_uid, epoch, f"kube-system/{epoch}") for epoch in (1, 2)]
+
+    results = await asyncio.gather(
+        *(store.open(claim) for store, claim in zip(opening, claims, strict=True)),
+        return_exceptions=True,
+    )
+
+    for store in opening:
+        await store.close()
+    assert sorted(map(type, results), key=str) == [type(None), errors.BackendDead]
 
 
 def test_every_contract_id_has_a_case() -> None:

@@ -32,6 +32,7 @@ from tests.support import journals
 from tests.waiting import DEADLINE_S
 
 UID = "3f2c9a56-0000-4000-8000-000000000001"
+LEASE = "kube-system/cloud-controller-manager"
 
 
 class Api:
@@ -80,7 +81,7 @@ async def test_storage_is_open_only_while_leading(tmp_path: Path) -> None:
     async with second.opened("kubernetes", "you", 2):
         objects = await until_open(second)
         assert await objects.provider.get_object(objects.instance, KIND, key) == thing()
-        assert second.writer() == WriterIdentity(identity="you", epoch=2)
+        assert second.writer() == WriterIdentity(identity="you", epoch=2, lease=LEASE)
 
 
 @pytest.mark.virtual_time
@@ -435,6 +436,23 @@ async def test_storage_of_another_cluster_is_reported_and_not_used(tmp_path: Pat
         with pytest.raises(BackendDead, match="belongs to the cluster"):
             await foreign.objects.provider.put_object(foreign.objects.instance, thing())
     assert "belongs to the cluster" in told.call_args.args[2]
+
+
+async def test_storage_of_another_daemon_is_reported_and_the_owner_keeps_it(
+    tmp_path: Path,
+) -> None:
+    """Such as one for a second cloud in the same cluster."""
+    reported = asyncio.Event()
+    owner, second = stores(tmp_path, ONE), stores(tmp_path, ONE, lease="openstack")
+    second.on_fault = lambda _: reported.set()
+    async with owner.opened("kubernetes", "me", 3):
+        objects = await until_open(owner)
+        async with second.opened("kubernetes", "you", 7), asyncio.timeout(DEADLINE_S):
+            await reported.wait()
+        assert await objects.provider.put_object(objects.instance, thing())
+
+    told = f"belongs to the daemon of the Lease {LEASE}, not of kube-system/openstack; configure"
+    assert told in second.objects.fault
 
 
 class Half:

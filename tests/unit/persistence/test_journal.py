@@ -658,7 +658,8 @@ async def test_one_secret_among_other_texts_is_redacted(fields: dict[str, Any]) 
 async def test_names_and_ids_beyond_the_limit_are_omitted(
     field: str, text: str, is_kept: bool
 ) -> None:
-    limited = journal_module.redact_entry(entry(**{field: text}))
+    given: dict[str, Any] = {field: text}
+    limited = journal_module.redact_entry(entry(**given))
 
     assert getattr(limited, field) == (text if is_kept else "")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import statistics
 import uuid
 from collections.abc import AsyncIterator
@@ -28,6 +29,7 @@ from ccm.persistence.postgres import PostgresConfig, PostgresStore
 from ccm.persistence.store import Claim
 from ccm.testing.persistence_harness import captured_logs
 from tests import pki, postgres
+from tests.generated.persistence import GUIDE
 from tests.storage import Database
 from tests.support import journals
 from tests.unit.persistence.helpers import HERE, KIND, NAME, opened, thing
@@ -318,6 +320,29 @@ def wired(config: PostgresConfig, wire: Wire, tmp_path: Path) -> PostgresConfig:
 
 def leads(store: PostgresStore, epoch: int) -> AbstractAsyncContextManager[StoreProvider]:
     return opened(store, writer=lambda: WriterIdentity(epoch=epoch), probe_s=3600)
+
+
+async def test_statement_of_the_guide_gives_the_rows_to_a_renamed_lease(
+    database: Database, config: PostgresConfig
+) -> None:
+    """The epoch is kept, so that the count of the new Lease continues it."""
+
+    def owned(epoch: int, lease: str) -> AbstractAsyncContextManager[StoreProvider]:
+        writer = WriterIdentity(epoch=epoch, lease=lease)
+        return opened(PostgresStore(config), writer=lambda: writer, probe_s=3600)
+
+    (statement,) = re.findall(r"PostgreSQL: `(UPDATE .*?)`", GUIDE.read_text())
+    async with owned(5, "a/old"):
+        pass
+    async with administrator(database) as db:
+        await db.execute("SET search_path = ccm")
+        await db.execute(f"{statement} WHERE cluster_uid = '{HERE.cluster_uid}'")
+
+    with pytest.raises(errors.BackendDead, match="a leader of epoch 5 has written"):
+        async with owned(4, "a/new"):
+            pass
+    async with owned(5, "a/new"):
+        pass
 
 
 @pytest.mark.parametrize("after", range(6))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import sqlite3
 import threading
@@ -17,8 +18,10 @@ import pytest
 from ccm.base import clock
 from ccm.persistence import errors, local
 from ccm.persistence.engine import StoreProvider
+from ccm.persistence.envelope import WriterIdentity
 from ccm.persistence.sqlite import SqliteStore
 from ccm.testing.persistence_harness import captured_logs
+from tests.generated.persistence import GUIDE
 from tests.unit.persistence.helpers import KIND, NAME, opened, thing
 from tests.waiting import DEADLINE_S
 
@@ -109,6 +112,21 @@ async def test_file_that_loses_its_marker_takes_no_more_writes(file: Path) -> No
     with pytest.raises(errors.BackendDead, match="marker is damaged; see the recovery guide"):
         async with opened(SqliteStore(file)):
             pass
+
+
+async def test_statement_of_the_guide_gives_the_file_to_a_renamed_lease(file: Path) -> None:
+    """The epoch is kept, so that the count of the new Lease continues it."""
+    (statement,) = re.findall(r"SQLite: `(UPDATE .*?)`", GUIDE.read_text())
+    async with opened(SqliteStore(file), writer=lambda: WriterIdentity(epoch=5, lease="a/old")):
+        pass
+    with closing(sqlite3.connect(file)) as db, db:
+        db.execute(statement)
+
+    with pytest.raises(errors.BackendDead, match="a leader of epoch 5 has written"):
+        async with opened(SqliteStore(file), writer=lambda: WriterIdentity(epoch=4, lease="a/new")):
+            pass
+    async with opened(SqliteStore(file), writer=lambda: WriterIdentity(epoch=5, lease="a/new")):
+        pass
 
 
 async def test_damage_that_a_call_meets_stops_all_calls(

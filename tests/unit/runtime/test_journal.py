@@ -1037,7 +1037,8 @@ async def test_long_names_of_a_few_services_do_not_stop_the_journal() -> None:
 
     memory = MemoryStore()
     memory.max_bytes = MAX_BYTES
-    store, stub = WatchedStore(memory), Named()
+    store = WatchedStore(memory)
+    stub: Any = Named()
     async with opened(store) as journal:
         client = CloudClient(cloud.Cloud(name="stub", load_balancer=stub))
         client.set_recorder(CallJournal(journal, blocks=True))
