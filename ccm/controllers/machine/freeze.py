@@ -166,6 +166,9 @@ class Freezer:
                 except (ServerError, TooManyRequests):
                     raise
                 except ApiError as error:
-                    text = "machine status refused, health timeout continues"
-                    self._context.log.warning(text, machine=obj.key, error=str(error))
+                    self._context.log.warning(
+                        "machine status refused, health timeout continues",
+                        machine=obj.key,
+                        error=str(error),
+                    )
         self._thawed()
