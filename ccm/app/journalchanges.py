@@ -101,8 +101,8 @@ class JournalChanges:
         if not (is_ours and client.offers(LoadBalancerTransfer)):
             raise FailedPrecondition(
                 f"provider {client.name}, with its present account, cannot give {describe(entry)} "
-                "to another Service; if no Service uses it, delete it in the cloud; to keep it, drop "
-                "the entry"
+                "to another Service; if no Service uses it, delete it in the cloud; to keep it, "
+                "drop the entry"
             )
         new, method = balancer_entry(client, service), LoadBalancerTransfer.transfer_load_balancer
         if not change.dry_run:
