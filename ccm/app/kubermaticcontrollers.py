@@ -42,6 +42,7 @@ def _shared(context: ControllerContext, given: Any) -> SharedComponents:
 
     `given` has the flags of all controllers: some are read for the machines of both API groups.
     """
+    from ccm.cloud.kubermatic import used_variables
     from ccm.kubermatic.codec import KubermaticCodec
     from ccm.machines.caches import Caches
     from ccm.machines.driver import SharedComponents
@@ -69,6 +70,7 @@ def _shared(context: ControllerContext, given: Any) -> SharedComponents:
             namespace=given.kubermatic_namespace,
             settings=settings,
             providers=lambda: client.cloud.machine_providers,
+            variables=lambda *given: used_variables(client.cloud.machines, *given),
         )
         return SharedComponents.of(caches, client)
 

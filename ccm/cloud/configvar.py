@@ -210,9 +210,13 @@ class Resolver:
     Args:
         lookup: returns the data of Secrets and ConfigMaps.
         environ: environment variables of the daemon.
+
+    Attributes:
+        used_variables: name -> value of the environment variables that were returned so far.
     """
 
     def __init__(self, lookup: Lookup, environ: Mapping[str, str]) -> None:
+        self.used_variables: dict[str, str] = {}
         self._lookup = lookup
         self._environ = environ
 
@@ -249,7 +253,7 @@ class Resolver:
         """
         if var.reference is not None:
             return self.get_string_value(var)
-        return var.value or self._environ.get(env, "")
+        return var.value or self._variable(env)
 
     def get_texts(self, spec: msgspec.Struct, *, without: Collection[str] = ()) -> dict[str, str]:
         """Return the strings that a spec sets, by the JSON name of their field.
@@ -311,7 +315,7 @@ class Resolver:
         value = self.get_bool_value(var)
         if value is not None:
             return value
-        text = self._environ.get(env, "")
+        text = self._variable(env)
         return _bool(text, f"environment variable {env}") if text else False
 
     def get_duration_value(self, var: ConfigVarString) -> timedelta:
@@ -328,6 +332,11 @@ class Resolver:
             return default
         value = self.get_duration_value(var)
         return value if value > timedelta(0) else default
+
+    def _variable(self, name: str) -> str:
+        if text := self._environ.get(name, ""):
+            self.used_variables[name] = text
+        return text
 
 
 def _bool(text: str, where: str) -> bool:
@@ -393,9 +402,11 @@ def _name_fields(value: object, path: str) -> None:
         for item in value:
             _name_fields(item, path)
     elif isinstance(value, msgspec.Struct):
-        for field in msgspec.structs.fields(value):
-            name = f"{path}.{field.encode_name}" if path else field.encode_name
-            _name_fields(getattr(value, field.name), name)
+        # Unlike `msgspec.structs.fields`, these attributes cost no evaluation of annotations.
+        for field, name in zip(
+            value.__struct_fields__, value.__struct_encode_fields__, strict=True
+        ):
+            _name_fields(getattr(value, field), f"{path}.{name}" if path else name)
 
 
 def _decode(kind: type, given: object) -> object:

@@ -672,7 +672,8 @@ def from_kubermatic(
             providers.
         names: values of `cloudProvider` that the provider serves; at least one.
         environ: environment variables that replace values which a provider spec leaves out;
-            None = no variables.
+            None = no variables. The daemon does not notice if such a variable names another
+            account after a restart: machines of the former account then count as deleted.
 
     Raises:
         ValueError: `names` is empty, or is a string instead of a collection.
@@ -1070,11 +1071,9 @@ class KubermaticDriver(Driver[Any]):
         self, spec: Mapping[str, Any], credentials: Credentials, live: bool
     ) -> Sequence[Problem]:
         """See `SpecValidation.validate_spec`."""
-        native = spec.get("cloudProviderSpec")
-        given = native if isinstance(native, Mapping) else {}
         try:
             converted = self._spec(spec, credentials, strict=True)
-            own = self.spi.kubermatic_credentials(given, self._resolver(credentials))
+            own = self.spi.kubermatic_credentials(_native(spec), self._resolver(credentials))
         except (TerminalError, errors.CloudError) as error:
             return [Problem(field="", message=str(error))]
         if not isinstance(self.spi, SpecValidation):
@@ -1101,6 +1100,16 @@ class KubermaticDriver(Driver[Any]):
         after = encode_config(self.spi.add_kubermatic_defaults(config))
         kept = {name: value for name, value in spec.items() if name not in before or name in after}
         return kept | {name: after[name] for name in after if after[name] != before.get(name)}
+
+    def used_variables(
+        self, spec: Mapping[str, Any], credentials: Credentials
+    ) -> Mapping[str, str]:
+        """See `used_variables`."""
+        resolver = self._resolver(credentials)
+        # A driver may raise anything; the requests of the machine report it.
+        with suppress(Exception):
+            self.spi.kubermatic_credentials(_native(spec), resolver)
+        return resolver.used_variables
 
     def machine_metrics_labels(self, spec: Mapping[str, Any]) -> Mapping[str, str]:
         """See `MachineMetrics.machine_metrics_labels`."""
@@ -1142,9 +1151,8 @@ class KubermaticDriver(Driver[Any]):
         Raises:
             CloudError: the spec is invalid, or its credentials or location cannot be read.
         """
-        native = req.provider_spec.get("cloudProviderSpec")
-        native = native if isinstance(native, Mapping) else {}
-        credentials = self.spi.kubermatic_credentials(native, self._resolver(req.credentials))
+        resolver = self._resolver(req.credentials)
+        credentials = self.spi.kubermatic_credentials(_native(req.provider_spec), resolver)
         try:
             spec = self._spec(req.provider_spec, req.credentials, strict=strict)
         except TerminalError as error:
@@ -1175,6 +1183,30 @@ class KubermaticDriver(Driver[Any]):
 
     def _resolver(self, credentials: Credentials) -> Resolver:
         return Resolver(lookup_in(credentials), self._environ)
+
+
+def _native(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return `cloudProviderSpec`; empty if it is missing or invalid."""
+    native = spec.get("cloudProviderSpec")
+    return native if isinstance(native, Mapping) else {}
+
+
+def used_variables(
+    driver: object, spec: Mapping[str, Any], credentials: Credentials
+) -> Mapping[str, str]:
+    """Return the environment variables that are credentials of a machine; no I/O.
+
+    Empty if spec, Secrets and ConfigMaps have all credentials, or `driver` is no
+    `KubermaticDriver`.
+
+    Args:
+        driver: driver of the machine.
+        spec: `spec.providerSpec.value` of the machine.
+        credentials: credentials of the machine's requests.
+    """
+    if not isinstance(driver, KubermaticDriver):
+        return {}
+    return driver.used_variables(spec, credentials)
 
 
 def to_kubermatic(

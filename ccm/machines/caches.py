@@ -102,6 +102,7 @@ class Caches:
             `kube-system` of the target cluster or, if `settings.has_target` is False, by the UID of
             the namespace `namespace`.
         providers: returns the values of `provider` that the driver accepts.
+        variables: see `classes.Variables`.
         target: the cluster that machines join; None = machines join the control cluster.
 
     Attributes:
@@ -120,6 +121,7 @@ class Caches:
         namespace: str,
         settings: MachineSettings,
         providers: Callable[[], Collection[str]],
+        variables: classes.Variables = lambda _spec, _credentials: {},
         target: TargetCluster | None = None,
     ) -> None:
         self.codec = codec
@@ -130,6 +132,7 @@ class Caches:
         self.client = client
         self._settings = settings
         self._providers = providers
+        self._variables = variables
         self._is_ready = False
         self.target = target or TargetCluster(informers=informers, client=client)
         self._no_nodes: Informer[Node] = Informer.empty(NODES)
@@ -372,6 +375,7 @@ class Caches:
             machine_class,
             lambda namespace, name: self.secrets.store.get(f"{namespace}/{name}"),
             config_map=lambda namespace, name: self.config_maps.store.get(f"{namespace}/{name}"),
+            variables=self._variables,
             providers=self._providers(),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
 
 import msgspec
 
@@ -18,6 +19,10 @@ from ccm.model.names import STATUS_FALSE
 USER_DATA = "userData"
 """Key of the user data in the Secret of a class."""
 
+Variables = Callable[[Mapping[str, Any], Credentials], Mapping[str, str]]
+"""Returns the environment variables of the daemon that the driver uses as credentials, by provider
+spec and credentials of the class."""
+
 _ORDERED = msgspec.json.Encoder(order="deterministic")
 
 
@@ -29,8 +34,8 @@ class ResolvedClass(MachineClass, frozen=True, kw_only=True):
         user_data: user data of the VMs, with placeholders.
         faults: reasons why no VM can be created; the status of the machines shows them.
         access_faults: the faults that also prevent every other call to the cloud.
-        origin: short hash of credentials and region. A VM created with another origin may be in
-            another project of the cloud.
+        origin: short hash of region and credentials, including those in environment variables of
+            the daemon. A VM created with another origin may be in another project of the cloud.
         version: value that changes with UID, provider spec, Secret data, imports or faults.
     """
 
@@ -57,6 +62,7 @@ def resolve(
     secret: Callable[[str, str], Secret | None],
     *,
     config_map: Callable[[str, str], ConfigMap | None] = lambda _namespace, _name: None,
+    variables: Variables = lambda _spec, _credentials: {},
     providers: Collection[str],
 ) -> ResolvedClass:
     """Return a class with the values that it refers to in Secrets and ConfigMaps.
@@ -65,6 +71,7 @@ def resolve(
         obj: the class.
         secret: returns a Secret by namespace and name.
         config_map: returns a ConfigMap by namespace and name.
+        variables: see `Variables`.
         providers: values of `provider` that the driver accepts.
     """
     data: dict[str, bytes] = {}
@@ -110,7 +117,7 @@ def resolve(
         user_data=data.get(USER_DATA, b""),
         faults=faults,
         access_faults=tuple(lacking),
-        origin=_origin(obj, data),
+        origin=_origin(obj, data, variables(obj.provider_spec, credentials)),
         # Without the resourceVersion, because our own writes to the object change it, too.
         version=(obj.uid, spec, credentials.digest, *sorted(obj.imports), *faults),
     )
@@ -146,8 +153,10 @@ def _provider_faults(obj: MachineClass, providers: Collection[str]) -> Iterator[
         yield f"{where} is {obj.provider!r}, but the driver accepts {accepted}; {advice}"
 
 
-def _origin(obj: MachineClass, data: Mapping[str, bytes]) -> str:
+def _origin(obj: MachineClass, data: Mapping[str, bytes], variables: Mapping[str, str]) -> str:
     # Four digits are enough to detect a change, and reveal nothing about the credentials.
     region = f"{obj.region}/{obj.provider_spec.get('region', '')}"
     where = {key: value for key, value in data.items() if key != USER_DATA}
+    for name, value in variables.items():
+        where[f"environment/{name}"] = value.encode(errors="surrogateescape")
     return Credentials({**where, "": region.encode()}).digest[:4]

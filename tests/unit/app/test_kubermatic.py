@@ -15,10 +15,14 @@ from ccm.app.machinecontrollers import Inputs
 from ccm.base.metrics import REGISTRY
 from ccm.cloud import Cloud
 from ccm.cloud.calls.client import CloudClient
+from ccm.cloud.kubermatic import KubermaticDriver
 from ccm.kube.resources import CRDS
 from ccm.kubermatic import crds, flags, names, observer
 from ccm.machines import metrics as machine_metrics
+from ccm.model import ObjectMeta
+from ccm.model.machines import MachineClass
 from ccm.runtime.manifest import ControllerContext
+from tests.unit.cloud.test_kubermatic import AcmeCloud, Native
 from tests.unit.controllers.machines import DEFINITIONS
 from tests.unit.controllers.memory_server import MemoryServer
 
@@ -56,13 +60,13 @@ def test_only_the_controller_of_machines_reads_the_older_crd() -> None:
     assert readers == [flags.KubermaticMachineFlags]
 
 
-def inputs(given: options.Options) -> Inputs:
+def inputs(given: options.Options, **fields: Any) -> Inputs:
     """What the controllers are built from, without an API server."""
     context = ControllerContext(
         client=Mock(),
         recorder=Mock(),
         informers=Mock(),
-        cloud_client=CloudClient(Cloud(name="fake")),
+        cloud_client=CloudClient(Cloud(name="fake", **fields)),
         inventory=None,
         gates={},
         deletions=Mock(),
@@ -99,6 +103,18 @@ def test_name_and_namespace_select_the_machines() -> None:
     assert caches.codec.foreign_reason(Mock(labels={}, annotation=lambda _: ""))
     own = Mock(labels={names.LABEL_CONTROLLER: "blue"}, annotation=lambda _: "")
     assert not caches.codec.foreign_reason(own)
+
+
+@pytest.mark.row("kubermatic-machine-24")
+def test_origin_of_a_machine_contains_the_variables_of_the_daemon() -> None:
+    obj = MachineClass(metadata=ObjectMeta(name="web", namespace="default"), provider_spec={})
+
+    def origin(environ: dict[str, str]) -> str:
+        driver = KubermaticDriver(Native(AcmeCloud()), environ)
+        return inputs(options.parse([]), kubermatic=driver).caches.resolve(obj).origin
+
+    assert origin({"ACME_TOKEN": "a"}) == origin({"ACME_TOKEN": "a", "OTHER": "x"})
+    assert len({origin({}), origin({"ACME_TOKEN": "a"}), origin({"ACME_TOKEN": "b"})}) == 3
 
 
 @pytest.mark.row("kubermatic-flags-01", "kubermatic-metrics-04")

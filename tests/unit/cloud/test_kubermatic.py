@@ -826,6 +826,33 @@ async def test_missing_secret_never_selects_the_account_of_the_daemon(
     assert account.servers == {}
 
 
+@pytest.mark.row("kubermatic-machine-24")
+@pytest.mark.parametrize(
+    ("token", "names"),
+    [
+        (None, {"ACME_TOKEN"}),
+        ("", {"ACME_TOKEN"}),
+        ("inline", set()),
+        ({"secretKeyRef": REFERENCE}, set()),
+        # No credentials: the requests of the machine report the error.
+        ({"secretKeyRef": {**REFERENCE, "name": "absent"}}, set()),
+        ([], set()),
+    ],
+)
+def test_driver_tells_the_variables_with_credentials(
+    account: AcmeCloud, token: object, names: set[str]
+) -> None:
+    environ = {"ACME_TOKEN": "of the daemon", "ACME_UNUSED": "x"}
+    driver = KubermaticDriver(Native(account), environ)
+    spec = {"cloudProvider": "acme", "cloudProviderSpec": {"token": token}}
+    secrets = credentials_of({TOKEN: SECRET})
+
+    found = kubermatic.used_variables(driver, spec, secrets)
+
+    assert found == {name: environ[name] for name in names}
+    assert kubermatic.used_variables(Native(account), spec, secrets) == {}
+
+
 def test_defaults_are_visible_in_the_spec(provider: kubermatic.ToKubermatic) -> None:
     spec = provider.add_defaults(machine().spec)
 

@@ -18,6 +18,7 @@ from ccm.base import clock
 from ccm.base.tasks import NamedTaskGroup, cancel_and_join, spawn
 from ccm.cloud import Cloud, errors
 from ccm.cloud.calls.client import CloudClient
+from ccm.cloud.kubermatic import used_variables
 from ccm.cloud.machines import (
     DeleteMachineResponse,
     Driver,
@@ -289,6 +290,7 @@ class World:
             namespace="default",
             settings=MachineSettings(names=self.codec.names, cluster=self.cluster, **self.rules),
             providers=lambda: handle.cloud.machine_providers,
+            variables=lambda *given: used_variables(handle.cloud.machines, *given),
             target=target,
         )
         self.shared = shared = SharedComponents.of(caches, handle)

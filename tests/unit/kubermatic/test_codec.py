@@ -21,11 +21,12 @@ from ccm.kubermatic.codec import (
     KubermaticCodec,
 )
 from ccm.kubermatic.decoding import NAMES
-from ccm.machines import creation, replicas
+from ccm.machines import classes, creation, replicas
 from ccm.machines.documents import to_plain
 from ccm.machines.replicas import DEFAULT_PRIORITY
 from ccm.machines.rollout import SetCreation, SetName
 from ccm.machines.settings import MachineSettings
+from ccm.model import Secret
 from ccm.model.machines import (
     DeploymentStatus,
     Machine,
@@ -572,3 +573,20 @@ def test_unknown_fields_are_kept() -> None:
 
     for part in (schema, spec, spec["properties"]["versions"]):
         assert part["x-kubernetes-preserve-unknown-fields"] is True
+
+
+@pytest.mark.row("kubermatic-machine-24")
+def test_origin_without_variables_of_the_daemon_never_changes() -> None:
+    """Otherwise every deletion would ask the cloud for the VM after an upgrade."""
+    own = machine(spec={"providerSpec": {"value": VALUE}}).own_class
+    assert own is not None
+    secret = Secret(metadata=own.metadata, data={"token": b"t0k3n"})
+
+    def origin(variables: dict[str, str]) -> str:
+        return classes.resolve(
+            own, lambda *_: secret, variables=lambda *_: variables, providers=["hetzner"]
+        ).origin
+
+    assert origin({}) == "eddf"
+    assert len({origin({}), origin({"A": "1"}), origin({"A": "2"}), origin({"B": "1"})}) == 4
+    assert origin({"A": "\udcff"})  # an environment variable that is not UTF-8

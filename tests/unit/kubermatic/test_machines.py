@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -14,9 +14,12 @@ import pytest
 
 from ccm.base import clock
 from ccm.cloud import errors
+from ccm.cloud.configvar import Resolver
 from ccm.cloud.interface import Cloud
-from ccm.cloud.kubermatic import from_kubermatic
+from ccm.cloud.kubermatic import KubermaticDriver, ProviderConfig, from_kubermatic
 from ccm.cloud.machines import (
+    Credentials,
+    DeleteMachineResponse,
     Identity,
     ListMachinesRequest,
     MachineInfo,
@@ -28,6 +31,7 @@ from ccm.controllers.machinedeployment.controller import STATUS_PAUSE_S
 from ccm.kube.errors import from_response
 from ccm.kubermatic import crds, names
 from ccm.kubermatic.codec import CODEC
+from ccm.machines import deletion, reasons
 from ccm.model import NodeAddress
 from ccm.testing.apiserver import kinds
 from ccm.testing.clock import advance
@@ -1204,3 +1208,106 @@ async def test_old_sets_beyond_the_history_limit_are_deleted() -> None:
 
     revisions = [one["metadata"]["annotations"][names.ANNOTATION_REVISION] for one in found]
     assert sorted(revisions) == ["3", "4"]
+
+
+class ProjectsDriver(FakeDriver):
+    """The token is the name of the project whose VMs it shows."""
+
+    location_fields = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.projects: dict[str, str] = {}
+
+    def kubermatic_spec(
+        self, config: ProviderConfig, resolver: Resolver, *, strict: bool
+    ) -> Mapping[str, Any]:
+        return {}
+
+    def kubermatic_credentials(self, spec: Mapping[str, Any], resolver: Resolver) -> Credentials:
+        return Credentials({"token": resolver.get_credential(spec, "token", "FAKE_TOKEN")})
+
+    async def create_machine(self, req: MachineRequest) -> MachineInfo:
+        info = await super().create_machine(req)
+        self.projects[info.provider_id] = req.credentials["token"].decode()
+        return info
+
+    async def get_machine_status(self, req: MachineRequest) -> MachineInfo:
+        self._require(req)
+        return await super().get_machine_status(req)
+
+    async def delete_machine(self, req: MachineRequest) -> DeleteMachineResponse:
+        self._require(req)
+        return await super().delete_machine(req)
+
+    async def list_machines(self, req: ListMachinesRequest) -> Sequence[MachineRecord]:
+        project = req.credentials["token"].decode()
+        records = await super().list_machines(req)
+        return [one for one in records if self.projects[one.info.provider_id] == project]
+
+    def _require(self, req: MachineRequest) -> None:
+        if self.projects.get(req.provider_id) != req.credentials["token"].decode():
+            raise errors.NotFound(req.provider_id)
+
+
+class Projects(Kubermatic):
+    """Machines without a token, in the project of the daemon's variable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.driver: ProjectsDriver = ProjectsDriver()
+        self.environ = {"FAKE_TOKEN": "former"}
+        self.deployment(1)
+        # A merge patch: null removes the reference to the Secret.
+        self.edit_template(providerSpec={"value": {"cloudProviderSpec": {"token": None}}})
+
+    def cloud(self) -> Cloud:
+        driver = KubermaticDriver(self.driver, self.environ)
+        return Cloud(name="fake", machines=driver, has_cluster_id=True)
+
+
+@pytest.mark.row("kubermatic-machine-24")
+async def test_deletion_waits_if_a_restart_changes_the_project() -> None:
+    world = Projects()
+    async with world.running(*ALL):
+        await world.settle()
+        assert world.sizes() == ["small"]
+
+    world.environ["FAKE_TOKEN"] = "other"
+    async with world.running(*ALL):
+        await advance(30)
+        world.edit(replicas=0)
+        await advance(60)
+        (waiting,) = world.objects("machines")
+        assert waiting["metadata"]["deletionTimestamp"]
+        assert reasons.REASON_VM_NOT_VISIBLE in [reason for reason, _ in world.events]
+        assert (len(world.driver.vms), world.driver.deleted) == (1, [])
+
+    world.environ["FAKE_TOKEN"] = "former"
+    async with world.running(*ALL):
+        await advance(60)
+
+    assert (world.objects("machines"), world.driver.vms) == ([], {})
+
+
+@pytest.mark.row("kubermatic-machine-24")
+@pytest.mark.parametrize("is_shown", [True, False])
+async def test_machine_of_an_earlier_release_is_deleted(is_shown: bool) -> None:
+    """Its recorded origin does not contain the variable of the daemon."""
+    world = Projects()
+    async with world.running(*ALL):
+        await world.settle()
+    (machine,) = world.objects("machines")
+    path = f"{BASE}/machines/{machine['metadata']['name']}"
+    world.server.patch(path, {"metadata": {"annotations": {names.ANNOTATION_ORIGIN: "0123"}}})
+    if not is_shown:
+        world.driver.vms.clear()
+    world.edit(replicas=0)
+
+    async with world.running(*ALL):
+        await advance(60)
+        assert (world.objects("machines") == []) is is_shown
+        # As after a rotation, a VM that is not shown counts as deleted after this time.
+        await advance(2 * deletion.NOT_VISIBLE_S)
+
+    assert (world.objects("machines"), world.driver.vms) == ([], {})
