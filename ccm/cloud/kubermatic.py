@@ -867,13 +867,16 @@ def _provider_status(state: str) -> Any:
     try:
         return msgspec.json.decode(state) if state else None
     except msgspec.DecodeError:
-        return state  # a string is stored as it is
+        return state  # a string that is no JSON is stored as it is
 
 
 def _stored(machine: KubermaticMachine, req: MachineRequest) -> str | None:
     """Return the provider's state to store with the machine; None = unchanged."""
     status = machine.provider_status
     state = status or "" if isinstance(status, str | None) else _ORDERED.encode(status).decode()
+    if isinstance(status, str) and state and _provider_status(state) != status:
+        # Text such as 42 would be decoded to a number.
+        state = _ORDERED.encode(status).decode()
     return None if state == req.last_known_state else state
 
 

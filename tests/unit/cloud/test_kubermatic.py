@@ -261,6 +261,38 @@ async def test_state_is_kept_when_the_creation_fails(
     assert partial_info(raised.value).last_known_state == '{"step":1}'
 
 
+@pytest.mark.row("kubermatic-provider-06")
+@pytest.mark.parametrize(
+    "status",
+    [
+        *("42", "4e5", " 7", "true", "null", '"x"', '{"a":1}', "[]"),
+        *("abc", "0123", "", None, 42, True, 0, {"a": "1"}, ["x"], {}),
+    ],
+)
+async def test_state_keeps_its_type(account: AcmeCloud, status: object) -> None:
+    class Stateful(Acme):
+        async def create(
+            self, machine: KubermaticMachine, data: ProviderData, userdata: str
+        ) -> KubermaticInstance:
+            instance = await super().create(machine, data, userdata)
+            data.update(machine, lambda changed: setattr(changed, "provider_status", status))
+            return instance
+
+        def get(self, machine: KubermaticMachine) -> KubermaticInstance:
+            seen.append(machine.provider_status)
+            return super().get(machine)
+
+    seen: list[object] = []
+    driver = from_kubermatic(lambda resolver: Stateful(account, resolver), names=("acme",))
+    made = await driver.create_machine(asking())
+    stored = made.last_known_state or ""
+    again = await driver.get_machine_status(asking(last_known_state=stored))
+
+    expected = None if status == "" else status
+    assert (seen[-1], type(seen[-1])) == (expected, type(expected))
+    assert again.last_known_state is None, "unchanged"
+
+
 async def _failing_after_update(
     _: Acme, machine: KubermaticMachine, data: ProviderData, __: str
 ) -> KubermaticInstance:
