@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
+from ccm.base import clock
 from ccm.base.flags import FlagSection
 from ccm.cli import command, explain
 from ccm.cli.command import EXIT_FAILED, EXIT_FINDINGS, EXIT_OK, ParsedCommand
@@ -47,6 +48,12 @@ exit status: 0 no orphans, 1 an error, or the leader was not asked, 2 invalid co
 
 """
 
+DELETION_S = 600.0
+"""Time limit in seconds of a deletion, after which the call is not repeated."""
+
+MIN_DELAY_S = 2.0
+"""Minimum delay in seconds before a deletion call is repeated."""
+
 NAME = "orphans"
 _SECTION = FlagSection(NAME, ours=True)
 
@@ -78,13 +85,16 @@ async def show_or_delete(
     name, form = request.own_flags["delete"], request.own_flags["output"]
     async with command.open_case(request, environ) as case:
         client = await _opened(case)
+        listing: Sequence[LoadBalancerRecord] = ()
         orphans: Sequence[LoadBalancerRecord] = ()
         if client.offers(LoadBalancerDigests):
-            orphans = await _orphans(case, client)
+            method = LoadBalancerDigests.list_load_balancers
+            listing = await client.call(method, client.cluster_name)
+            orphans = await _orphans(case, client, listing)
         elif name or case.options.journal == JOURNAL_OFF:
             raise ExaminationError(f"provider {client.name} cannot list load balancers")
         if name:
-            await _delete(client, name, orphans)
+            await _delete(case, client, name, listing)
             command.show_result(out, form, {"deleted": name}, [f"{name} deleted"])
             return EXIT_OK
         in_journal, problem = await _in_journal(case)
@@ -139,13 +149,16 @@ async def _in_journal(case: Case) -> tuple[Mapping[str, str], str]:
     return response.orphans, response.down and f"cannot be written: {response.down}"
 
 
-async def _orphans(case: Case, client: CloudClient) -> Sequence[LoadBalancerRecord]:
-    from ccm.cloud.interface import LoadBalancerDigests
+async def _orphans(
+    case: Case, client: CloudClient, listing: Sequence[LoadBalancerRecord]
+) -> Sequence[LoadBalancerRecord]:
+    """Return the listed load balancers that belong to no Service.
+
+    Services are read after the load balancers, because a Service exists before its load balancer.
+    """
     from ccm.controllers.service.listing import find_orphans
     from ccm.kube.resources import SERVICES
 
-    listing = await client.call(LoadBalancerDigests.list_load_balancers, client.cluster_name)
-    # Services are read after the load balancers, because a Service exists before its load balancer.
     services: list[Service] = []
     async for page in case.client.resource(SERVICES).pages():
         services += page.items
@@ -157,19 +170,49 @@ async def _orphans(case: Case, client: CloudClient) -> Sequence[LoadBalancerReco
     return find_orphans(client, listing, services)
 
 
-async def _delete(client: CloudClient, name: str, orphans: Sequence[LoadBalancerRecord]) -> None:
-    from ccm.cloud.interface import LoadBalancerRemoval
+async def _delete(
+    case: Case, client: CloudClient, name: str, listing: Sequence[LoadBalancerRecord]
+) -> None:
+    """Delete a load balancer; repeat the call until the cloud has deleted it with all its parts.
 
-    if name not in {record.name for record in orphans}:
-        raise ExaminationError(
-            f"{name} is not a load balancer of this cluster, or belongs to a Service"
-        )
+    A second run of the command could not delete the remaining parts, such as security groups or
+    credentials: the cloud does not list a deleted load balancer.
+    """
+    from ccm.base import redact
+    from ccm.cloud.errors import DeadlineExceeded, RetryAfter, Unavailable
+    from ccm.cloud.interface import LoadBalancerRemoval
+    from ccm.kube.errors import ServerError, Unreachable
+
     if not client.offers(LoadBalancerRemoval):
         raise ExaminationError(
             f"provider {client.name} cannot delete a load balancer by name; delete {name} with the "
             "tools of the cloud"
         )
-    await client.call(LoadBalancerRemoval.delete_load_balancer, client.cluster_name, name)
+    deadline, reported = clock.monotonic() + DELETION_S, ""
+    while True:
+        problem: Exception
+        try:
+            # Before every call: in some clouds a Service that was created meanwhile gets a load
+            # balancer of the same name.
+            if name not in {record.name for record in await _orphans(case, client, listing)}:
+                raise ExaminationError(
+                    f"{name} is not a load balancer of this cluster, or belongs to a Service"
+                )
+            method = LoadBalancerRemoval.delete_load_balancer
+            return await client.call(method, client.cluster_name, name)
+        except (RetryAfter, Unavailable, DeadlineExceeded, Unreachable, ServerError) as error:
+            problem = error
+        text = redact.mask_text(str(problem))
+        delay_s = max(MIN_DELAY_S, problem.seconds if isinstance(problem, RetryAfter) else 0)
+        if clock.monotonic() + delay_s > deadline:
+            raise ExaminationError(
+                f"{name} was not deleted within {DELETION_S:g} s: {text}; repeat the command, or "
+                "delete what is left in the cloud"
+            ) from problem
+        if text != reported:
+            command.fail(NAME, f"waiting for the deletion of {name}: {text}")
+        reported = text
+        await asyncio.sleep(delay_s)
 
 
 COMMAND = command.DaemonCommand(

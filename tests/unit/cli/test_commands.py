@@ -9,7 +9,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,8 +26,10 @@ from ccm import cli
 from ccm.app import main
 from ccm.app.machines.commands import COMMANDS
 from ccm.app.options import FLAGS, SECTIONS, UsageError
+from ccm.base import clock
+from ccm.base.tasks import spawn
 from ccm.cli import command, completion, doctor, explain, journal, orphans, plan, rollout
-from ccm.cloud import Cloud
+from ccm.cloud import Cloud, FailedPrecondition, RetryAfter, Unavailable, default_load_balancer_name
 from ccm.cloud.calls.client import CloudClient
 from ccm.doctor import ExaminationError, examination, reach, start_forecast
 from ccm.doctor import journal as leader_journal
@@ -40,6 +42,8 @@ from ccm.model import ObjectMeta, Service
 from ccm.model.machines import Condition, DeploymentStatus, MachineDeployment, Template
 from ccm.planning.changes import BALANCER, ChangedObject, ChangeKind, Forecast, PlannedChange
 from ccm.runtime.journal_report import JournalResponse
+from ccm.testing import builders
+from ccm.testing.clock import advance
 from tests.support.services import FakeDigests
 from tests.unit.controllers.machines import World
 
@@ -432,9 +436,9 @@ def test_doctor_shows_progress_on_a_terminal_and_clears_it(
 # --- orphans ------------------------------------------------------------------------------------
 
 
-def services(*unreadable: str) -> Any:
+def services(*unreadable: str, held: Sequence[Service] = ()) -> Any:
     async def pages() -> AsyncIterator[Page[Service]]:
-        yield Page(items=[], resource_version="1", malformed_keys=unreadable)
+        yield Page(items=list(held), resource_version="1", malformed_keys=unreadable)
 
     return SimpleNamespace(client=SimpleNamespace(resource=lambda _: SimpleNamespace(pages=pages)))
 
@@ -444,14 +448,86 @@ def test_orphans_refuses_unreadable_services_and_undeletable_load_balancers() ->
         balancers = FakeDigests()
         balancers.held = {"aleft": ((), ())}
         handle = CloudClient(Cloud(name="fake", load_balancer=balancers))
-        found = await orphans._orphans(services(), handle)
+        listing = await balancers.list_load_balancers("kubernetes")
+        found = await orphans._orphans(services(), handle, listing)
         assert [one.name for one in found] == ["aleft"]
         with pytest.raises(ExaminationError, match="default/web, a Service without a name"):
-            await orphans._orphans(services("default/web", ""), handle)
+            await orphans._orphans(services("default/web", ""), handle, listing)
         with pytest.raises(ExaminationError, match="with the tools of the cloud"):
-            await orphans._delete(handle, "aleft", found)
+            await orphans._delete(services(), handle, "aleft", listing)
 
     asyncio.run(work())
+
+
+class Removable(FakeDigests):
+    """Load balancers whose deletion raises these errors, one after the other, then succeeds."""
+
+    def __init__(self, *errors: Exception) -> None:
+        super().__init__()
+        self.errors = list(errors)
+        self.held = {LEFT: ((), ())}
+
+    async def delete_load_balancer(self, cluster_name: str, name: str) -> None:
+        self.log.append(("remove", name, ()))
+        self.at.append(clock.monotonic())
+        if self.errors:
+            raise self.errors.pop(0)
+        del self.held[name]
+
+
+LEFT = default_load_balancer_name(builders.service("web"))
+PENDING = RetryAfter(f"load balancer {LEFT} is PENDING_DELETE", seconds=7)
+
+
+async def removed(balancers: Removable, held: Sequence[Service] = ()) -> None:
+    handle = CloudClient(Cloud(name="fake", load_balancer=balancers))
+    listing = await balancers.list_load_balancers("kubernetes")
+    await orphans._delete(services(held=held), handle, LEFT, listing)
+
+
+@pytest.mark.virtual_time
+async def test_orphans_repeats_a_deletion_until_the_cloud_has_finished(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The provider deletes security groups and credentials after the load balancer is gone."""
+    balancers = Removable(
+        PENDING, PENDING, Unavailable("HTTP 503"), RetryAfter("still there", seconds=0)
+    )
+    await removed(balancers)
+
+    assert not balancers.held
+    assert [at - balancers.at[0] for at in balancers.at] == [0, 7, 14, 16, 18]
+    assert capsys.readouterr().err.splitlines() == [
+        f"kube-ccm orphans: waiting for the deletion of {LEFT}: {text}"
+        for text in (str(PENDING), "HTTP 503", "still there")
+    ]
+
+
+@pytest.mark.virtual_time
+async def test_orphans_ends_a_deletion_that_takes_too_long_and_other_errors_at_once() -> None:
+    balancers = Removable(*[PENDING] * 200)
+    with pytest.raises(ExaminationError, match=r"within 600 s: .* is PENDING_DELETE; repeat"):
+        await removed(balancers)
+    assert balancers.at[-1] - balancers.at[0] == 595
+
+    balancers = Removable(PENDING, FailedPrecondition("protected"))
+    with pytest.raises(FailedPrecondition, match="protected"):
+        await removed(balancers)
+    assert len(balancers.of("remove")) == 2
+
+
+@pytest.mark.virtual_time
+async def test_orphans_keeps_a_load_balancer_that_a_new_service_got_during_the_deletion() -> None:
+    """In some clouds, names have no UID: the recreated Service gets the name that is deleted."""
+    balancers, held = Removable(PENDING, PENDING), list[Service]()
+    deletion = spawn(removed(balancers, held), name="deletion")
+    await advance(8)
+    held.append(builders.service("web"))
+    with pytest.raises(ExaminationError, match="or belongs to a Service"):
+        await deletion
+
+    assert len(balancers.of("remove")) == 2
+    assert list(balancers.held) == [LEFT]
 
 
 def test_rollout_refuses_a_negative_revision_and_a_missing_kubeconfig(
