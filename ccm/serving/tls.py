@@ -71,7 +71,8 @@ def files(
 def directory(folder: Path, name: str, hosts: Sequence[str]) -> KeyPairSource:
     """Return a source that reads certificate and key from a directory.
 
-    If a file cannot be read, the source creates a self-signed certificate and stores both files.
+    If both files are absent at the first read, the source creates a self-signed certificate and
+    stores both files. Every other error is a CertificateError: the files may be the administrator's.
 
     Args:
         folder: the directory; created if it is missing.
@@ -79,24 +80,40 @@ def directory(folder: Path, name: str, hosts: Sequence[str]) -> KeyPairSource:
         hosts: host names and addresses for a new certificate.
     """
     chain, key = folder / f"{name}.crt", folder / f"{name}.key"
+    may_create = True
 
     def write(pair: KeyPair) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            # The key first: once the chain file has changed, both files are complete.
-            _replace(key, pair.key, 0o600)
-            _replace(chain, pair.chain, 0o644)
+            new_chain, new_key = _stage(chain, pair.chain, 0o644), _stage(key, pair.key, 0o600)
+            # The key first: once the chain file exists, both files are complete.
+            new_key.replace(key)
+            new_chain.replace(chain)
         except OSError as error:
             raise CertificateError(
                 f"{folder}: a new certificate cannot be stored: {describe_error(error)}"
             ) from error
 
+    def is_absent() -> bool:
+        # A key beside a staged chain is left from a `write` that was interrupted.
+        return _is_absent(chain) and (_is_absent(key) or not _is_absent(_staged(chain)))
+
     async def read() -> KeyPair:
+        nonlocal may_create
         try:
-            return await asyncio.to_thread(_read, chain, key)
-        except CertificateError:
+            pair = await asyncio.to_thread(_read, chain, key)
+        except CertificateError as error:
+            if not may_create:
+                raise
+            if not await asyncio.to_thread(is_absent):
+                raise CertificateError(
+                    f"{error}; a certificate is created only if {chain.name} and {key.name} are "
+                    "both absent"
+                ) from error
             pair = await mint(hosts, now=clock.now())
-        await asyncio.to_thread(write, pair)
+            await asyncio.to_thread(write, pair)
+        # Later, absent files mean a rotation that is not complete yet.
+        may_create = False
         return pair
 
     return read
@@ -197,12 +214,24 @@ def _read(chain: Path, key: Path, called: tuple[str, str] = ("", "")) -> KeyPair
     return KeyPair(chain=read[0], key=read[1])
 
 
-def _replace(path: Path, content: bytes, mode: int) -> None:
-    new = path.with_name(path.name + ".new")
+def _staged(path: Path) -> Path:
+    return path.with_name(path.name + ".new")
+
+
+def _stage(path: Path, content: bytes, mode: int) -> Path:
+    new = _staged(path)
     new.unlink(missing_ok=True)
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(content)
-    new.replace(path)
+    return new
+
+
+def _is_absent(path: Path) -> bool:
+    try:
+        path.lstat()
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
+    return False
 
 
 async def mint(hosts: Sequence[str], *, now: datetime) -> KeyPair:

@@ -140,8 +140,8 @@ class ServingFlags:
     )
     cert_dir: str = SECURE_SERVING.flag(
         "",
-        "Directory of cloud-controller-manager.crt and .key, which are created if they cannot be "
-        "read. Ignored if --tls-cert-file is set. If both flags are empty, a certificate is "
+        "Directory of cloud-controller-manager.crt and .key, which are created at start if both "
+        "are absent. Ignored if --tls-cert-file is set. If both flags are empty, a certificate is "
         "created in memory.",
     )
     tls_cert_file: str = SECURE_SERVING.flag(

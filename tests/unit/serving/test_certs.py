@@ -13,7 +13,15 @@ from cryptography import x509
 from ccm.base import clock
 from ccm.base.credentials import KeyPair
 from ccm.serving import tls
-from ccm.serving.tls import LOCAL, CertificateSources, SniCertificate, directory, files, memory
+from ccm.serving.tls import (
+    LOCAL,
+    CertificateError,
+    CertificateSources,
+    SniCertificate,
+    directory,
+    files,
+    memory,
+)
 from ccm.testing.clock import jump
 from tests import pki
 
@@ -75,12 +83,73 @@ async def test_cert_dir_gets_a_pair_that_the_next_process_reuses(tmp_path: Path)
 
 
 @pytest.mark.row("serving-tls-02")
-async def test_incomplete_pair_in_the_cert_dir_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / "daemon.crt").write_text("left over")
+@pytest.mark.parametrize("left", ["daemon.crt", "daemon.key"])
+async def test_half_a_pair_in_the_cert_dir_is_an_error(tmp_path: Path, left: str) -> None:
+    """The file may be the administrator's, such as a key whose certificate is not issued yet."""
+    (tmp_path / left).write_text("the administrator's")
 
-    made = await directory(tmp_path, "daemon", LOCAL)()
+    with pytest.raises(CertificateError, match=r"only if daemon\.crt and daemon\.key are both abs"):
+        await directory(tmp_path, "daemon", LOCAL)()
 
-    assert (tmp_path / "daemon.crt").read_bytes() == made.chain
+    assert contents(tmp_path) == {left: b"the administrator's"}
+
+
+@pytest.mark.row("serving-tls-02")
+async def test_file_in_the_cert_dir_that_cannot_be_read_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "daemon.crt").symlink_to(tmp_path / "not mounted yet")
+
+    with pytest.raises(CertificateError, match=r"daemon\.crt cannot be read"):
+        await directory(tmp_path, "daemon", LOCAL)()
+
+    assert (tmp_path / "daemon.crt").is_symlink()
+    assert not (tmp_path / "daemon.key").exists()
+
+
+@pytest.mark.row("serving-tls-02")
+@pytest.mark.parametrize("moved", [("crt",), ("key",), ("crt", "key")])
+async def test_cert_dir_gets_no_new_pair_after_the_start(
+    tmp_path: Path, moved: tuple[str, ...]
+) -> None:
+    """For a rotation, an administrator may move the files away for a moment."""
+    source = directory(tmp_path, "daemon", LOCAL)
+    first = await source()
+    for ending in moved:
+        (tmp_path / f"daemon.{ending}").rename(tmp_path / f"old.{ending}")
+    before = contents(tmp_path)
+
+    with pytest.raises(CertificateError, match="cannot be read"):
+        await source()
+
+    assert contents(tmp_path) == before
+    for ending in moved:
+        (tmp_path / f"old.{ending}").rename(tmp_path / f"daemon.{ending}")
+    assert await source() == first
+
+
+@pytest.mark.row("serving-tls-02")
+@pytest.mark.parametrize("ending", [".crt", ".key"])
+async def test_pair_is_created_again_after_a_crash_while_it_was_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    replace = Path.replace
+
+    def crash(path: Path, target: Path) -> Path:
+        if target.suffix == ending:
+            raise OSError("crash")
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", crash)
+    with pytest.raises(CertificateError, match="crash"):
+        await directory(tmp_path, "daemon", LOCAL)()
+    monkeypatch.undo()
+
+    created = await directory(tmp_path, "daemon", LOCAL)()
+
+    assert contents(tmp_path) == {"daemon.crt": created.chain, "daemon.key": created.key}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @pytest.mark.row("serving-tls-07")
