@@ -72,7 +72,7 @@ def directory(folder: Path, name: str, hosts: Sequence[str]) -> KeyPairSource:
     """Return a source that reads certificate and key from a directory.
 
     If both files are absent at the first read, the source creates a self-signed certificate and
-    stores both files. Every other error is a CertificateError: the files may be the administrator's.
+    stores both files. Any other error raises: an existing file may be the administrator's.
 
     Args:
         folder: the directory; created if it is missing.
