@@ -88,14 +88,16 @@ async def show_or_delete(
         listing: Sequence[LoadBalancerRecord] = ()
         orphans: Sequence[LoadBalancerRecord] = ()
         if client.offers(LoadBalancerDigests):
-            method = LoadBalancerDigests.list_load_balancers
-            listing = await client.call(method, client.cluster_name)
+            listing = await _listing(client)
             orphans = await _orphans(case, client, listing)
         elif name or case.options.journal == JOURNAL_OFF:
             raise ExaminationError(f"provider {client.name} cannot list load balancers")
         if name:
             await _delete(case, client, name, listing)
-            command.show_result(out, form, {"deleted": name}, [f"{name} deleted"])
+            # In OpenStack, the deletion of such a load balancer removes only the Service's part.
+            is_adopted = any(lb.adopted for lb in listing if lb.name == name)
+            verb = "released" if is_adopted else "deleted"
+            command.show_result(out, form, {verb: name}, [f"{name} {verb}"])
             return EXIT_OK
         in_journal, problem = await _in_journal(case)
     listed = [
@@ -149,6 +151,12 @@ async def _in_journal(case: Case) -> tuple[Mapping[str, str], str]:
     return response.orphans, response.down and f"cannot be written: {response.down}"
 
 
+async def _listing(client: CloudClient) -> Sequence[LoadBalancerRecord]:
+    from ccm.cloud.interface import LoadBalancerDigests
+
+    return await client.call(LoadBalancerDigests.list_load_balancers, client.cluster_name)
+
+
 async def _orphans(
     case: Case, client: CloudClient, listing: Sequence[LoadBalancerRecord]
 ) -> Sequence[LoadBalancerRecord]:
@@ -196,10 +204,12 @@ async def _delete(
             # balancer of the same name.
             if name not in {record.name for record in await _orphans(case, client, listing)}:
                 raise ExaminationError(
-                    f"{name} is not a load balancer of this cluster, or belongs to a Service"
+                    f"{name} is not a load balancer of this cluster, lacks the marker of this "
+                    "cluster, or belongs to a Service"
                 )
-            method = LoadBalancerRemoval.delete_load_balancer
-            return await client.call(method, client.cluster_name, name)
+            await client.call(LoadBalancerRemoval.delete_load_balancer, client.cluster_name, name)
+            remaining = await _listing(client)
+            break
         except (RetryAfter, Unavailable, DeadlineExceeded, Unreachable, ServerError) as error:
             problem = error
         text = redact.mask_text(str(problem))
@@ -213,6 +223,10 @@ async def _delete(
             command.fail(NAME, f"waiting for the deletion of {name}: {text}")
         reported = text
         await asyncio.sleep(delay_s)
+    if name in {record.name for record in remaining}:
+        raise ExaminationError(
+            f"provider {client.name} did not delete {name}; delete it with the tools of the cloud"
+        )
 
 
 COMMAND = command.DaemonCommand(

@@ -411,7 +411,8 @@ class LoadBalancerRemoval(Protocol):
 
         Raises:
             RetryAfter: the cloud operation is in progress.
-            FailedPrecondition: the deletion is blocked, for example by deletion protection.
+            FailedPrecondition: the deletion is blocked, for example by deletion protection, or the
+                load balancer lacks the marker of this cluster.
         """
 
 

@@ -174,12 +174,15 @@ class LoadBalancerRecord:
             `ensure_load_balancer`.
         adopted: whether the load balancer existed before its Service, so that deleting the Service
             releases the load balancer and does not delete it.
+        marked: whether the load balancer has the marker of this cluster. One without it may belong
+            to another cluster, so it is never reported or deleted as an orphan.
     """
 
     name: str
     digest: str
     status: Status
     adopted: bool = False
+    marked: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -224,9 +224,11 @@ class BalancerCases:
             same(names, [balancer.get_load_balancer_name(CLUSTER, ours)], "names listed")
         await deleted(balancer, ours)
         if isinstance(balancer, LoadBalancerRemoval):
-            for service in (ours, theirs):
-                name = balancer.get_load_balancer_name(CLUSTER, service)
-                await balancer.delete_load_balancer(CLUSTER, name)
+            own, other = (balancer.get_load_balancer_name(CLUSTER, one) for one in (ours, theirs))
+            await balancer.delete_load_balancer(CLUSTER, own)
+            removed = await outcome(lambda: balancer.delete_load_balancer(CLUSTER, other))
+            if isinstance(removed, probes.Raised):
+                probes.check_error(removed, (errors.FailedPrecondition,), "delete by name")
 
         await _check_balancers(harness, balancer, [(theirs, nodes)])
 

@@ -217,16 +217,23 @@ class HcloudBalancers:
         """Delete a load balancer of this cluster by name: one request to find it, one to delete it.
 
         Raises:
-            FailedPrecondition: the load balancer is protected from deletion, or was adopted.
+            FailedPrecondition: the load balancer lacks the label of this cluster, is protected from
+                deletion, or was adopted.
         """
         held = await self._api.find_by_name("load_balancers", client.Balancer, name)
-        if held and held.labels.get(CLUSTER) == label_value(cluster_name):
-            if ADOPTED in held.labels:
-                raise cloud.FailedPrecondition(
-                    f"load balancer {name} was adopted and is never deleted; remove the labels "
-                    f"{ADOPTED}, {CLUSTER} and {SERVICE_UID}, or delete it in the cloud"
-                )
-            await self._delete(held)
+        if held is None:
+            return
+        if not _is_marked(held, cluster_name):
+            raise cloud.FailedPrecondition(
+                f"load balancer {name} lacks the label {CLUSTER}={label_value(cluster_name)}, and "
+                "may belong to another cluster; delete it in the cloud"
+            )
+        if ADOPTED in held.labels:
+            raise cloud.FailedPrecondition(
+                f"load balancer {name} was adopted and is never deleted; remove the labels "
+                f"{ADOPTED}, {CLUSTER} and {SERVICE_UID}, or delete it in the cloud"
+            )
+        await self._delete(held)
 
     async def transfer_load_balancer(
         self, cluster_name: str, former: cloud.Service, service: cloud.Service
@@ -266,6 +273,7 @@ class HcloudBalancers:
                 else "",
                 status=balancer_specs.status(held, None, self._settings),
                 adopted=ADOPTED in held.labels,
+                marked=_is_marked(held, cluster_name),
             )
             for held in listed
             if not _other_cluster(held, cluster_name)
@@ -657,6 +665,10 @@ class HcloudBalancers:
 def _first_name(service: cloud.Service) -> str:
     """Return the name of a new load balancer."""
     return ann.NAME.read(service) or cloud.default_load_balancer_name(service)
+
+
+def _is_marked(held: client.Balancer, cluster_name: str) -> bool:
+    return held.labels.get(CLUSTER) == label_value(cluster_name)
 
 
 def _other_cluster(held: client.Balancer, cluster_name: str) -> str:

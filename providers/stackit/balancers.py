@@ -194,10 +194,20 @@ class StackitBalancers:
         self._context.warn(service.reference, KEPT, text)
 
     async def delete_load_balancer(self, cluster_name: str, name: str) -> None:
-        """Delete a load balancer by name if it has the label of this cluster."""
+        """Delete a load balancer of this cluster by name, and the credentials for its metrics.
+
+        Raises:
+            FailedPrecondition: the load balancer lacks the label of this cluster.
+            RetryAfter: the cloud still deletes the load balancer.
+        """
         held = await self._api.balancer(name)
-        if held is None or held.label(BALANCER_CLUSTER) == label_value(cluster_name):
-            await self._remove(name, held)
+        if held is not None and not _is_marked(held, cluster_name):
+            raise cloud.FailedPrecondition(
+                f"load balancer {name} lacks the label {BALANCER_CLUSTER}="
+                f"{label_value(cluster_name)}, and may belong to another cluster; delete the load "
+                "balancer and its metrics credentials in the cloud"
+            )
+        await self._remove(name, held)
 
     async def list_load_balancers(self, cluster_name: str) -> Sequence[cloud.LoadBalancerRecord]:
         """Return all load balancers of Services, except those of other clusters.
@@ -209,6 +219,7 @@ class StackitBalancers:
                 name=held.name,
                 digest=self._held_digest(held) if held.status == STATUS_READY else "",
                 status=balancer_specs.status(held, None),
+                marked=_is_marked(held, cluster_name),
             )
             for held in await self._api.balancers()
             if held.name.startswith(NAME_PREFIX) and _is_ours(held, cluster_name)
@@ -418,9 +429,13 @@ async def _send_with_fallback(
         return await send(kept)
 
 
+def _is_marked(held: lbapi.Balancer, cluster_name: str) -> bool:
+    return held.label(BALANCER_CLUSTER) == label_value(cluster_name)
+
+
 def _is_ours(held: lbapi.Balancer, cluster_name: str) -> bool:
     """Return whether a load balancer has the label of this cluster, or no cluster label."""
-    return held.label(BALANCER_CLUSTER) in ("", label_value(cluster_name))
+    return not held.label(BALANCER_CLUSTER) or _is_marked(held, cluster_name)
 
 
 def _check_class(service: cloud.Service) -> None:

@@ -622,11 +622,29 @@ async def test_adopted_and_foreign_orphans_are_not_deleted_by_name(
     with pytest.raises(cloud.FailedPrecondition, match="theirs was adopted and is never deleted"):
         await balancer.delete_load_balancer(CLUSTER, "theirs")
     for name in listed:
-        await balancer.delete_load_balancer("another-cluster", name)
+        with pytest.raises(cloud.FailedPrecondition, match="lacks the label kube-ccm/cluster"):
+            await balancer.delete_load_balancer("another-cluster", name)
 
     assert len(harness.service.cloud.load_balancers) == 2
     assert sorted(listed.values()) == [False, True]
     assert listed["theirs"]
+    assert made["id"] in harness.service.cloud.load_balancers
+
+
+@pytest.mark.row("hcloud-balancer-06")
+async def test_a_load_balancer_without_the_label_of_the_cluster_is_not_deleted_by_name(
+    harness: HcloudHarness,
+) -> None:
+    """Hetzner's own manager sets no such label: the load balancer may be of another cluster."""
+    made = settled(harness, name="old", labels={UID: "uid-1"})
+    balancer = harness.balancer
+    await ensured(balancer, service("uid-2"), [])
+
+    records = await balancer.list_load_balancers(CLUSTER)
+
+    assert {record.name == "old": record.marked for record in records} == {True: False, False: True}
+    with pytest.raises(cloud.FailedPrecondition, match="may belong to another cluster; delete it"):
+        await balancer.delete_load_balancer(CLUSTER, "old")
     assert made["id"] in harness.service.cloud.load_balancers
 
 

@@ -18,6 +18,7 @@ from ccm.testing.contract_balancers import HTTPS, deleted, ensured, updated
 from ccm.testing.fake_api import Fault
 from ccm.testing.probes import CLUSTER
 from providers.stackit import auth, balancer_specs, balancers, config, machines
+from providers.stackit.marks import BALANCER_CLUSTER
 from providers.stackit.testing import balancers as fake_balancers
 from providers.stackit.testing.server import NETWORK
 from tests.stackit.balancing import METRICS, NAME, OTHER_NETWORK, UID, only, service
@@ -222,7 +223,8 @@ async def test_a_load_balancer_of_a_copied_cluster_is_left_alone(harness: Stacki
     for ask in (balancer.ensure_load_balancer, balancer.update_load_balancer):
         with pytest.raises(cloud.FailedPrecondition, match=r"'other'.* restore --cluster-name"):
             await ask(CLUSTER, service(), [])
-    await balancer.delete_load_balancer(CLUSTER, NAME)
+    with pytest.raises(cloud.FailedPrecondition, match="lacks the label"):
+        await balancer.delete_load_balancer(CLUSTER, NAME)
     assert harness.events == []
     await deleted(balancer, service())
 
@@ -231,6 +233,23 @@ async def test_a_load_balancer_of_a_copied_cluster_is_left_alone(harness: Stacki
     assert f"{NAME} was kept, because its label names cluster 'other'" in message
     assert await balancer.list_load_balancers(CLUSTER) == []
     assert harness.service.writes == before
+    assert only(harness)["name"] == NAME
+
+
+@pytest.mark.row("stackit-balancer-05")
+async def test_a_load_balancer_without_the_label_of_the_cluster_is_not_deleted_by_name(
+    harness: StackitHarness,
+) -> None:
+    """It may belong to another cluster of the same project."""
+    balancer = harness.balancer
+    await ensured(balancer, service(), [])
+    (before,) = await balancer.list_load_balancers(CLUSTER)
+    del only(harness)["labels"][BALANCER_CLUSTER]
+    (after,) = await balancer.list_load_balancers(CLUSTER)
+
+    assert (before.marked, after.marked) == (True, False)
+    with pytest.raises(cloud.FailedPrecondition, match="may belong to another cluster; delete"):
+        await balancer.delete_load_balancer(CLUSTER, NAME)
     assert only(harness)["name"] == NAME
 
 

@@ -133,8 +133,9 @@ async def fetch_listing(handle: CloudClient, *, attempts: int = 1) -> LoadBalanc
 def find_orphans(
     handle: CloudClient, records: Iterable[LoadBalancerRecord], services: Iterable[Service]
 ) -> Sequence[LoadBalancerRecord]:
-    """Return the load balancers that belong to none of these Services, sorted by name.
+    """Return the load balancers of this cluster without any of these Services, sorted by name.
 
+    A load balancer without the marker of this cluster may belong to another cluster.
     A Service owns a load balancer if it has type LoadBalancer, with any class, or the finalizer.
 
     Raises:
@@ -146,9 +147,8 @@ def find_orphans(
         for service in services
         if _may_own(service)
     }
-    return sorted(
-        (record for record in records if record.name not in owned), key=lambda record: record.name
-    )
+    orphans = (record for record in records if record.marked and record.name not in owned)
+    return sorted(orphans, key=lambda record: record.name)
 
 
 def _may_own(service: Service) -> bool:

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +30,14 @@ from ccm.app.options import FLAGS, SECTIONS, UsageError
 from ccm.base import clock
 from ccm.base.tasks import spawn
 from ccm.cli import command, completion, doctor, explain, journal, orphans, plan, rollout
-from ccm.cloud import Cloud, FailedPrecondition, RetryAfter, Unavailable, default_load_balancer_name
+from ccm.cloud import (
+    Cloud,
+    FailedPrecondition,
+    LoadBalancerRecord,
+    RetryAfter,
+    Unavailable,
+    default_load_balancer_name,
+)
 from ccm.cloud.calls.client import CloudClient
 from ccm.doctor import ExaminationError, examination, reach, start_forecast
 from ccm.doctor import journal as leader_journal
@@ -448,7 +456,7 @@ def test_orphans_refuses_unreadable_services_and_undeletable_load_balancers() ->
         balancers = FakeDigests()
         balancers.held = {"aleft": ((), ())}
         handle = CloudClient(Cloud(name="fake", load_balancer=balancers))
-        listing = await balancers.list_load_balancers("kubernetes")
+        listing = await orphans._listing(handle)
         found = await orphans._orphans(services(), handle, listing)
         assert [one.name for one in found] == ["aleft"]
         with pytest.raises(ExaminationError, match="default/web, a Service without a name"):
@@ -460,12 +468,20 @@ def test_orphans_refuses_unreadable_services_and_undeletable_load_balancers() ->
 
 
 class Removable(FakeDigests):
-    """Load balancers whose deletion raises these errors, one after the other, then succeeds."""
+    """Load balancers whose deletion raises these errors, one after the other, then succeeds.
 
-    def __init__(self, *errors: Exception) -> None:
+    `shown` are further fields of the listed load balancer; an adopted one is only released.
+    """
+
+    def __init__(self, *errors: Exception, **shown: bool) -> None:
         super().__init__()
         self.errors = list(errors)
+        self.shown: dict[str, Any] = {**shown}
         self.held = {LEFT: ((), ())}
+
+    async def list_load_balancers(self, cluster_name: str) -> Sequence[LoadBalancerRecord]:
+        listed = await super().list_load_balancers(cluster_name)
+        return [replace(record, **self.shown) for record in listed]
 
     async def delete_load_balancer(self, cluster_name: str, name: str) -> None:
         self.log.append(("remove", name, ()))
@@ -481,7 +497,7 @@ PENDING = RetryAfter(f"load balancer {LEFT} is PENDING_DELETE", seconds=7)
 
 async def removed(balancers: Removable, held: Sequence[Service] = ()) -> None:
     handle = CloudClient(Cloud(name="fake", load_balancer=balancers))
-    listing = await balancers.list_load_balancers("kubernetes")
+    listing = await orphans._listing(handle)
     await orphans._delete(services(held=held), handle, LEFT, listing)
 
 
@@ -528,6 +544,45 @@ async def test_orphans_keeps_a_load_balancer_that_a_new_service_got_during_the_d
 
     assert len(balancers.of("remove")) == 2
     assert list(balancers.held) == [LEFT]
+
+
+@pytest.mark.virtual_time
+async def test_orphans_neither_shows_nor_deletes_a_load_balancer_without_a_marker() -> None:
+    """It may belong to another cluster of the same project."""
+    balancers = Removable(marked=False)
+    handle = CloudClient(Cloud(name="fake", load_balancer=balancers))
+    assert await orphans._orphans(services(), handle, await orphans._listing(handle)) == []
+    with pytest.raises(ExaminationError, match="lacks the marker of this cluster"):
+        await removed(balancers)
+
+    assert not balancers.of("remove")
+
+
+@pytest.mark.virtual_time
+async def test_orphans_reports_a_load_balancer_that_the_provider_did_not_delete(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    balancers = Removable()
+
+    async def ignored(_cluster_name: str, _name: str) -> None:
+        """Do nothing, and raise nothing."""
+
+    monkeypatch.setattr(balancers, "delete_load_balancer", ignored)
+    with pytest.raises(ExaminationError, match=f"provider fake did not delete {LEFT}"):
+        await removed(balancers)
+
+
+@pytest.mark.parametrize(("is_adopted", "verb"), [(False, "deleted"), (True, "released")])
+async def test_orphans_does_not_report_a_released_load_balancer_as_deleted(
+    is_adopted: bool, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = CloudClient(Cloud(name="fake", load_balancer=Removable(adopted=is_adopted)))
+    monkeypatch.setattr(orphans, "_opened", stub(handle))
+    monkeypatch.setattr(orphans, "_orphans", stub([SimpleNamespace(name=LEFT)]))
+    request = orphans.read(["--cloud-provider=sim", f"--delete={LEFT}"])
+    out = io.StringIO()
+    assert await orphans.show_or_delete(request, out, environ={}) == command.EXIT_OK
+    assert out.getvalue() == f"{LEFT} {verb}\n"
 
 
 def test_rollout_refuses_a_negative_revision_and_a_missing_kubeconfig(
