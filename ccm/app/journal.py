@@ -70,6 +70,7 @@ class DaemonJournal:
             grace_s=options.journal_grace_period.total_seconds(),
             ephemeral_grace_s=options.journal_ephemeral_grace_period.total_seconds(),
         )
+        self._classes = options.load_balancer_classes
         self._period_s = options.journal_check_period.total_seconds()
         self._loaded = asyncio.Event()
         self._search: OrphanSearch | None = None
@@ -109,6 +110,7 @@ class DaemonJournal:
             journal=journal,
             api=context.client(SERVICE.client),
             client=context.cloud_client,
+            classes=self._classes,
             listed=access.listed,
             changing=search.changing,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -13,10 +13,12 @@ from ccm.cloud.calls.client import CloudClient
 from ccm.cloud.errors import CloudError, FailedPrecondition
 from ccm.cloud.interface import LoadBalancerTransfer
 from ccm.controllers.service.listing import described_service
+from ccm.controllers.service.plan import wants_balancer
 from ccm.kube.client import Client
 from ccm.kube.errors import KubeError, NotFound
 from ccm.kube.resources import SERVICES
 from ccm.model import Service
+from ccm.model.service import TYPE_LOAD_BALANCER
 from ccm.persistence.errors import PersistenceError
 from ccm.persistence.journal import EntryState, Journal, JournalEntry
 from ccm.runtime.journal import LOAD_BALANCER, balancer_entry
@@ -36,6 +38,7 @@ class JournalChanges:
         journal: the journal.
         api: client of the API server, to read Services.
         client: client for cloud calls.
+        classes: `--load-balancer-classes`.
         listed: yields an entry for each resource that the cloud lists; None: nothing can be listed.
         changing: lock held during each change; see `OrphanSearch.changing`.
     """
@@ -43,6 +46,7 @@ class JournalChanges:
     journal: Journal
     api: Client
     client: CloudClient
+    classes: Collection[str] = ()
     listed: Callable[[], AsyncIterator[Sequence[JournalEntry]]] | None = None
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -97,6 +101,14 @@ class JournalChanges:
         former = await self._service(f"{entry.owner.namespace}/{entry.owner.name}")
         if former is not None and former.uid == entry.owner.uid:
             raise FailedPrecondition(f"{describe(entry)} still has its owner {former.key}")
+        if not wants_balancer(service, self.classes):
+            # The controller would ignore the Service, and never delete the load balancer.
+            name = service.spec.load_balancer_class
+            raise FailedPrecondition(
+                f"Service {change.owner} has type {service.type} and "
+                f"{f'class {name}' if name else 'no class'}; it must have type "
+                f"{TYPE_LOAD_BALANCER}, and no class or one of --load-balancer-classes"
+            )
         is_ours = entry.provider == client.name and entry.may_be_in(client.cloud.account)
         if not (is_ours and client.offers(LoadBalancerTransfer)):
             raise FailedPrecondition(

@@ -178,6 +178,7 @@ COMMAND = command.DaemonCommand(
         "cloud-config",
         "cloud-provider",
         "cluster-name",
+        "load-balancer-classes",
         "persistence-config",
     ),
     required=(),

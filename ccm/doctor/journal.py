@@ -86,7 +86,8 @@ async def open_offline(case: Case, action: str) -> Exchange:
     except (Misconfigured, PersistenceError) as error:
         raise ExaminationError(str(error)) from error
     client = CloudClient(cloud, cluster_name=case.options.cluster_name)
-    changes = JournalChanges(journal=journal, api=case.client, client=client)
+    classes = case.options.load_balancer_classes
+    changes = JournalChanges(journal=journal, api=case.client, client=client, classes=classes)
 
     async def exchange(change: JournalChange | None) -> JournalResponse:
         if change is None:

@@ -536,6 +536,35 @@ async def test_adopt_is_refused_while_the_owner_exists() -> None:
             assert "still has its owner default/web" in answer.fault
 
 
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        ({"type": "ClusterIP"}, "has type ClusterIP and no class; it must have"),
+        (
+            {"type": "LoadBalancer", "loadBalancerClass": "example.com/other"},
+            "has type LoadBalancer and class example.com/other; it must",
+        ),
+        ({"type": "LoadBalancer", "loadBalancerClass": "example.com/ours"}, ""),
+    ],
+)
+async def test_adopt_is_refused_for_a_service_that_gets_no_load_balancer(
+    spec: dict[str, Any], text: str
+) -> None:
+    """Such a Service has no finalizer, so nothing would ever delete the load balancer."""
+    world = World(Transferable())
+    name = await lost(world)
+    async with world.daemon("--load-balancer-classes=example.com/ours"):
+        await advance(1)
+        world.balancers.faults["ensure"] = Unavailable("later")
+        body = {"metadata": {"name": "web"}, "spec": {"ports": [{"port": 80}], **spec}}
+        world.server.put(SERVICES, body)
+        answer = await world.change("adopt", name=name, owner="default/web")
+        assert text in answer.fault
+        assert bool(answer.done) is (not text)
+        assert ("transfer" in world.balancers.calls) is (not text)
+        assert (name in world.entries) is bool(text)
+
+
 async def test_adopt_gives_no_vm_to_another_machine() -> None:
     """The VM keeps the UID of its former owner, so a deletion of the new one would not find it."""
     entry, given, api = machine_entry(), Journal(writer=lambda: ME), World(FakeDigests()).server
