@@ -9,7 +9,7 @@ MachineClasses need. If both clusters are one, all three apply to it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,9 @@ TOKENS = "bootstrap-tokens"
 
 _PLACEHOLDER = "NAMESPACE"
 """Placeholder for the namespace of Machines, which is a value of the chart."""
+
+_LEASE = "lease-placeholder"
+"""Placeholder for name and namespace of the Lease, which extraArgs of the chart may set."""
 
 _GROUP = "rbac.authorization.k8s.io"
 _VERBS = ("list", "watch", "get", "create", "update", "patch", "delete")
@@ -64,7 +67,7 @@ def files() -> Iterator[tuple[Path, str]]:
             for role, text in _texts(command).items():
                 yield _file(FOLDER / command.name, role), text
             chart = FOLDER / "chart" / "templates" / f"{command.name}-rbac.yaml"
-            yield chart, _in_the_chart(command.name, _texts(command, _PLACEHOLDER))
+            yield chart, _in_the_chart(command)
     yield FOLDER / "chart" / "templates" / "kubermatic.yaml", _kubermatic_chart()
 
 
@@ -72,10 +75,10 @@ def _file(folder: Path, role: str) -> Path:
     return folder / TOKENS / "rbac.yaml" if role == TOKENS else folder / f"{role}.yaml"
 
 
-def _texts(command: MachineCommand, home: str = DEFAULT_NAMESPACE) -> dict[str, str]:
+def _texts(command: MachineCommand, *flags: str, home: str = DEFAULT_NAMESPACE) -> dict[str, str]:
     return {
         role: _written(command.name, role, role_needs, home)
-        for role, role_needs in needed(command, f"--namespace={home}").items()
+        for role, role_needs in needed(command, f"--namespace={home}", *flags).items()
         if role_needs
     }
 
@@ -138,18 +141,26 @@ def _written(name: str, role: str, permissions: Iterable[Permission], home: str)
     return f"# Permissions of {name} in {_ABOUT[role]}\n# {GENERATED} of its controllers.\n{text}"
 
 
-def _in_the_chart(name: str, documents: Mapping[str, str]) -> str:
+def _in_the_chart(command: MachineCommand) -> str:
     """Return the chart's template.
 
-    Namespaces are chart values. The chart omits the roles for the target cluster if the target
-    cluster has its own kubeconfig.
+    Namespaces and the Lease are chart values. The chart omits the roles for the target cluster if
+    the target cluster has its own kubeconfig.
     """
+    name = command.name
     first, *others = name.split("-")
     values = f".Values.{first}{''.join(map(str.capitalize, others))}"
     account = f"name: {name}, namespace: "
+    lease_flag = f"--leader-elect-resource-name={_LEASE}"
+    documents = _texts(command, lease_flag, home=_PLACEHOLDER)
+    documents[CONTROL] = _events_apart(documents[CONTROL], values) + _lease_apart(command, values)
     parts = {
-        role: _events_apart(text, values)
-        .replace(_PLACEHOLDER, f"{{{{ {values}.namespace }}}}")
+        role: text.replace(_PLACEHOLDER, f"{{{{ {values}.namespace }}}}")
+        .replace(f"namespace: {_LEASE}", f"namespace: {{{{ {_lease_namespace(values)} }}}}")
+        .replace(
+            f"[{_LEASE}]",
+            f'[{{{{ index {values}.extraArgs "leader-elect-resource-name" | default "{name}" }}}}]',
+        )
         .replace(f"{account}{ACCOUNTS_NAMESPACE}}}", f"{account}{{{{ .Release.Namespace }}}}}}")
         .strip()
         for role, text in documents.items()
@@ -162,6 +173,21 @@ def _in_the_chart(name: str, documents: Mapping[str, str]) -> str:
         f"{{{{- if not {values}.targetKubeconfigSecret }}}}\n---\n{parts[TARGET]}\n"
         f"{tokens}{{{{- end }}}}\n{{{{- end }}}}\n"
     )
+
+
+def _lease_apart(command: MachineCommand, values: str) -> str:
+    """Return the role of a Lease that is not in the namespace of the Machines."""
+    flags = (f"--leader-elect-resource-{part}={_LEASE}" for part in ("name", "namespace"))
+    text = _texts(command, *flags, home=_PLACEHOLDER)[CONTROL]
+    apart = [part for part in text.split("---\n") if f"  namespace: {_LEASE}\n" in part]
+    # Events have a role of that name in the namespace `default`, which may have the Lease too.
+    roles = "---\n".join(apart).replace(f":{CONTROL}:", ":lease:")
+    condition = f"{{{{- if ne ({_lease_namespace(values)}) {values}.namespace }}}}"
+    return f"{condition}\n---\n{roles}{{{{- end }}}}\n"
+
+
+def _lease_namespace(values: str) -> str:
+    return f'include "kube-ccm.machineLeaseNamespace" {values}'
 
 
 def _events_apart(text: str, values: str) -> str:

@@ -29,6 +29,12 @@ pytestmark = pytest.mark.envtest
 HOOK: Values = {"enabled": True, "tlsSecret": "t", "caCertificate": CERTIFICATE}
 
 
+COMMANDS: Values = {
+    "machineController": {"enabled": True},
+    "machineControllerManager": {"enabled": True},
+}
+
+
 def render(home: Path, values: Values | None = None) -> list[Object]:
     return shipped.parsed(shipped.rendered(home, values))
 
@@ -37,6 +43,10 @@ def container(objects: list[Object]) -> dict[str, Any]:
     pod = shipped.only(objects, "Deployment")["spec"]["template"]["spec"]
     (found,) = pod["containers"]
     return dict(found)
+
+
+def deployments_by_name(objects: list[Object]) -> Mapping[str, Object]:
+    return {one["metadata"]["name"]: one for one in objects if one["kind"] == "Deployment"}
 
 
 def test_helm_lint_passes_without_warnings(tmp_path: Path) -> None:
@@ -86,8 +96,7 @@ def test_the_chart_with_flow_control_matches_the_component(tmp_path: Path) -> No
     chart = render(tmp_path, values)
 
     assert by_name(chart) == by_name(shipped.parsed(shipped.kustomized(tmp_path, overlay)))
-    commands = ("machineController", "machineControllerManager")
-    machines = render(tmp_path, {**values, **{key: {"enabled": True} for key in commands}})
+    machines = render(tmp_path, {**values, **COMMANDS})
     accounts = {
         (one["metadata"]["namespace"], one["metadata"]["name"])
         for one in machines
@@ -196,15 +205,52 @@ def test_two_releases_share_no_objects_selectors_or_leases(tmp_path: Path) -> No
 
 
 def test_pods_restart_for_new_credentials_but_not_for_a_new_cloud_config(tmp_path: Path) -> None:
-    def template(**values: Any) -> Object:
-        found = shipped.only(render(tmp_path, values), "Deployment")
-        return dict(found["spec"]["template"]["metadata"])
+    def templates(**values: Any) -> Mapping[str, Object]:
+        return {
+            name: one["spec"]["template"]["metadata"]
+            for name, one in deployments_by_name(render(tmp_path, {**COMMANDS, **values})).items()
+        }
 
     def config(text: str) -> Object:
         return {"config": {"content": text}}
 
-    assert template(credentials={"data": {"A": "1"}}) != template(credentials={"data": {"A": "2"}})
-    assert template(cloud=config("a: 1")) == template(cloud=config("a: 2"))
+    first, second = (templates(credentials={"data": {"A": value}}) for value in "12")
+    # The other command does not use the cloud.
+    restarted = {name for name in first if first[name] != second[name]}
+    assert restarted == {shipped.NAME, "machine-controller"}
+    assert templates(cloud=config("a: 1")) == templates(cloud=config("a: 2"))
+
+
+def test_extra_variables_and_volumes_are_in_all_pods(tmp_path: Path) -> None:
+    names = ("extraEnv", "extraVolumes", "extraVolumeMounts")
+    values: Values = {name: EVERYTHING[name] for name in names}
+    found = deployments_by_name(render(tmp_path, {**COMMANDS, **values}))
+
+    assert len(found) == 3
+    for deployment in found.values():
+        pod = deployment["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        present = (container["env"], pod["volumes"], container["volumeMounts"])
+        for name, items in zip(names, present, strict=True):
+            assert items[-1] in EVERYTHING[name]
+
+
+def test_kubermatic_and_a_machine_controller_with_another_lease_share_a_namespace(
+    tmp_path: Path,
+) -> None:
+    command: Values = {
+        "enabled": True,
+        "namespace": "kube-system",
+        "extraArgs": {"leader-elect-resource-name": "gardener"},
+    }
+    objects = render(tmp_path, {"kubermatic": {"enabled": True}, "machineController": command})
+
+    names = {
+        right.names
+        for right in shipped.rights(objects)
+        if (right.resource, right.verb, right.namespace) == ("leases", "update", "kube-system")
+    }
+    assert names >= {("machine-controller",), ("gardener",)}
 
 
 def test_the_webhook_configuration_reaches_the_webhook_port_of_the_daemon(tmp_path: Path) -> None:
@@ -252,9 +298,7 @@ def test_webhook_client_certificates_are_required_when_configured(
 
 
 def test_a_service_monitor_selects_the_pods_of_each_deployment(tmp_path: Path) -> None:
-    commands = ("machineController", "machineControllerManager")
-    values: Values = {name: {"enabled": True} for name in commands}
-    objects = render(tmp_path, {**EVERYTHING, "machines": {}, "kubermatic": {}, **values})
+    objects = render(tmp_path, {**EVERYTHING, "machines": {}, "kubermatic": {}, **COMMANDS})
     monitors = [one for one in objects if one["kind"] == "ServiceMonitor"]
     deployments = [one for one in objects if one["kind"] == "Deployment"]
     scraped = {}

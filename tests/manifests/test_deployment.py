@@ -13,7 +13,11 @@ import pytest
 
 from ccm.app import options, shutdown
 from ccm.app.http import enabled_webhooks
-from ccm.app.machines.commands import MACHINE_CONTROLLER, MACHINE_CONTROLLER_MANAGER
+from ccm.app.machines.commands import (
+    MACHINE_CONTROLLER,
+    MACHINE_CONTROLLER_MANAGER,
+    MachineCommand,
+)
 from ccm.app.options import FLAGS, Options, controllers, migration
 from ccm.kubermatic import codec, names
 from ccm.machines.flags import ACCOUNT
@@ -262,6 +266,38 @@ def test_a_target_kubeconfig_replaces_rights_for_nodes_in_this_cluster(tmp_path:
     assert elsewhere == {("", "customresourcedefinitions"), ("default", "events")}
     roles = {each["metadata"]["name"] for each in found.values() if "Role" in each["kind"]}
     assert roles == {"system:machine-controller:control", "system:machine-controller:control:shoot"}
+
+
+@pytest.mark.envtest
+@pytest.mark.parametrize("command", [MACHINE_CONTROLLER, MACHINE_CONTROLLER_MANAGER])
+@pytest.mark.parametrize("namespace", ["machines", "default", "kube-system"])
+def test_a_machine_command_may_use_the_lease_of_its_flags(
+    tmp_path: Path, command: MachineCommand, namespace: str
+) -> None:
+    flags = {"leader-elect-resource-name": "a", "leader-elect-resource-namespace": namespace}
+    values = {"enabled": True, "namespace": "machines", "extraArgs": flags}
+    first, *others = command.name.split("-")
+    key = first + "".join(map(str.capitalize, others))
+    objects = shipped.parsed(shipped.rendered(tmp_path, {**ALONE, key: values}))
+    found = theirs(objects, command.name)
+
+    pod = found["Deployment", shipped.NAMESPACE, command.name]["spec"]["template"]["spec"]
+    options = command.read(pod["containers"][0]["args"])
+    assert isinstance(options, Options)
+    place = options.leader_elect_resource_namespace
+    granted = {
+        (right.resource, right.verb, right.names)
+        for right in shipped.rights(found.values())
+        if right.namespace == place and right.resource in ("leases", "events")
+    }
+    verbs = {verb for resource, verb, names in granted if (resource, names) == ("leases", ("a",))}
+    assert (place, verbs) == (namespace, {"get", "watch", "update"})
+    assert granted >= {("leases", "create", ()), ("events", "create", ()), ("events", "patch", ())}
+    bound = {
+        (each["roleRef"]["kind"], each["metadata"].get("namespace", ""), each["roleRef"]["name"])
+        for each in shipped.bindings(found.values())
+    }
+    assert bound == {key for key in found if key[0] in ("Role", "ClusterRole")}
 
 
 @pytest.mark.envtest

@@ -81,6 +81,11 @@ host: {{ . | quote }}
 {{ index .Values.extraArgs "leader-elect-resource-namespace" | default "kube-system" }}
 {{- end -}}
 
+{{/* Namespace of the Lease of a machine command, whose values are the argument. */}}
+{{- define "kube-ccm.machineLeaseNamespace" -}}
+{{ index .extraArgs "leader-elect-resource-namespace" | default .namespace }}
+{{- end -}}
+
 {{/* All flags, one per line. Releases with different names must not share a Lease. */}}
 {{- define "kube-ccm.args" -}}
 - --cloud-provider={{ .Values.cloud.provider }}
@@ -169,8 +174,10 @@ host: {{ . | quote }}
 {{- if and .Values.machines.enabled .Values.machineControllerManager.enabled -}}
 {{- fail "machineControllerManager.enabled: machines.enabled runs the same controllers in the daemon; enable only one" -}}
 {{- end -}}
-{{- if and .Values.kubermatic.enabled .Values.machineController.enabled (eq .Values.machineController.namespace .Values.kubermatic.leaseNamespace) -}}
-{{- fail (printf "kubermatic.leaseNamespace: machineController has the Lease machine-controller in %s too; set another namespace" .Values.kubermatic.leaseNamespace) -}}
+{{- with .Values.machineController -}}
+{{- if and $.Values.kubermatic.enabled .enabled (eq (include "kube-ccm.machineLeaseNamespace" .) $.Values.kubermatic.leaseNamespace) (eq (index .extraArgs "leader-elect-resource-name" | default "machine-controller") "machine-controller") -}}
+{{- fail (printf "kubermatic.leaseNamespace: machineController has the Lease machine-controller in %s too; set another namespace, or machineController.extraArgs.leader-elect-resource-name" $.Values.kubermatic.leaseNamespace) -}}
+{{- end -}}
 {{- end -}}
 {{- range list "cloud-provider" "cloud-config" "persistence-config" "secure-port" "use-service-account-credentials" "kubermatic-namespace" "kubermatic-name" "kubermatic-leader-election-namespace" -}}
 {{- if hasKey $.Values.extraArgs . -}}

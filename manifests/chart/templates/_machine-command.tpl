@@ -24,6 +24,10 @@ spec:
   template:
     metadata:
       labels: {{- include "kube-ccm.machineLabels" .name | nindent 8 }}
+      {{- if and .cloud .root.Values.credentials.data }}
+      annotations:
+        checksum/credentials: {{ toJson .root.Values.credentials.data | sha256sum }}
+      {{- end }}
     spec:
       serviceAccountName: {{ .name }}
       {{- with .root.Values.priorityClassName }}
@@ -132,6 +136,9 @@ spec:
             {{- end }}
             - name: tmp
               mountPath: /tmp
+            {{- with .root.Values.extraVolumeMounts }}
+            {{- toYaml . | nindent 12 }}
+            {{- end }}
       volumes:
         {{- if and .cloud (include "kube-ccm.cloudConfigSecret" .root) }}
         - name: cloud-config
@@ -147,6 +154,9 @@ spec:
           emptyDir:
             medium: Memory
             sizeLimit: 8Mi
+        {{- with .root.Values.extraVolumes }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
 {{- if .root.Values.serviceMonitor.enabled }}
 ---
 {{ include "kube-ccm.serviceMonitor" (dict "root" .root "name" .name "labels" (include "kube-ccm.machineLabels" .name) "port" .port "scheme" "http") }}
