@@ -326,7 +326,8 @@ async def restore(
         Whether all objects exist now; with `dry_run`, whether they would.
 
     Raises:
-        BackupError: an API group is not served; nothing was created.
+        BackupError: an API group is not served, or a webhook does not respond. No object was
+            created.
         KubeError: the API server does not respond.
     """
     served = {group.api.group: group for group in groups}
@@ -336,6 +337,8 @@ async def restore(
             f"the cluster does not serve {', '.join(sorted(missing))}; apply the CRDs, or set "
             "--control-kubeconfig"
         )
+    for name, obj in {(name, obj["kind"]): (name, obj) for name, obj in ordered}.values():
+        await _check_webhooks(served[name], obj)
     results: dict[str, Counter[str]] = {}
     incomplete: dict[str, str] = {}
     former_kind = ""
@@ -361,21 +364,40 @@ async def restore(
     return not any(counts["failed"] for counts in results.values())
 
 
-async def _create(
-    group: MachineObjects, obj: Json, *, dry_run: bool, report: Callable[[str], None]
-) -> str:
-    """Create an object; return `new`, `present` or `failed`."""
-    title, codec = _title(obj), group.api.codec
-    if paths := masked_paths(obj):
-        report(f"{title}: not created, the snapshot lacks the value of {', '.join(paths)}")
-        return "failed"
+async def _check_webhooks(group: MachineObjects, obj: Json) -> None:
+    """Raise BackupError if the API server cannot call a webhook that new objects need."""
+    try:
+        await _post(group, obj, dry_run=True)
+    except ApiError as error:
+        # All other errors are reported for each object.
+        if "failed calling webhook" in str(error):
+            raise BackupError(
+                f"{_title(obj)}: {redact.mask_text(str(error))}; no object was created. If the "
+                "daemon serves this webhook (component kubermatic-webhook), delete its "
+                "MutatingWebhookConfiguration, and apply it again when the daemon runs"
+            ) from error
+
+
+async def _post(group: MachineObjects, obj: Json, *, dry_run: bool) -> None:
+    codec = group.api.codec
     kind = next(kind for kind in (SECRETS, *group.api.kinds) if kind.kind == obj["kind"])
     body = _to_new(obj, codec.names if kind is codec.machines else None)
     # Strict: otherwise a field that the CRD lacks is dropped without an error.
     query = {"fieldValidation": "Strict", **({"dryRun": "All"} if dry_run else {})}
     path = kind.path(namespace=obj["metadata"]["namespace"])
+    await group.client.raw("POST", path, query=query, body=msgspec.json.encode(body))
+
+
+async def _create(
+    group: MachineObjects, obj: Json, *, dry_run: bool, report: Callable[[str], None]
+) -> str:
+    """Create an object; return `new`, `present` or `failed`."""
+    title = _title(obj)
+    if paths := masked_paths(obj):
+        report(f"{title}: not created, the snapshot lacks the value of {', '.join(paths)}")
+        return "failed"
     try:
-        await group.client.raw("POST", path, query=query, body=msgspec.json.encode(body))
+        await _post(group, obj, dry_run=dry_run)
     except AlreadyExists:
         return "present"
     except ApiError as error:

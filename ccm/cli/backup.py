@@ -45,6 +45,8 @@ VMs are neither created nor deleted. If a Machine cannot be created, no MachineS
 is created either, as it could replace the Machine. May be repeated. Except with --dry-run, neither
 the daemon nor machine controllers in Pods of their own may run: they would create VMs for Machines
 that are not restored yet. Their Leases are checked before the objects of each kind are created.
+Without the daemon, the webhook of the component kubermatic-webhook rejects new Machines: before the
+restore, delete its MutatingWebhookConfiguration; apply it again when the daemon runs.
 
 Pass the flags of the daemon. Permissions: create the objects and their Secrets, get the namespace
 kube-system and the Leases.

@@ -55,11 +55,15 @@ class Api:
     Attributes:
         requests: methods and paths of the writes.
         refused: path of the objects whose creation fails.
+        error: how it fails.
     """
 
     apis: Sequence[MachineApi] = APIS
     requests: list[tuple[str, str, Mapping[str, str]]] = field(default_factory=list)
     refused: str = ""
+    error: errors.ApiError = field(
+        default_factory=lambda: errors.Invalid(status=422, reason="Invalid", message="spec: wrong")
+    )
 
     def __post_init__(self) -> None:
         self.transport = MemoryTransport()
@@ -76,7 +80,7 @@ class Api:
             if method == "POST":
                 self.requests.append((method, path, rest[-1] or {}))
                 if self.refused and path.endswith(self.refused):
-                    raise errors.Invalid(status=422, reason="Invalid", message="spec: wrong")
+                    raise self.error
             return answer(method, path, *rest)
 
         self.transport.answer = recorded  # type: ignore[assignment,method-assign]
@@ -310,6 +314,30 @@ async def test_no_owner_is_restored_without_its_machines(api_of_new_cluster: Api
 
     assert "MachineSet: 1 created, 0 exist already, 0 failed" in world.lines
     assert len(new.items(codec.machine_deployments)) == 1
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+async def test_restore_creates_nothing_while_a_webhook_does_not_respond(
+    api_of_new_cluster: Api, dry_run: bool
+) -> None:
+    """The daemon serves the webhook of Kubermatic's Machines, and must not run."""
+    new = api_of_new_cluster
+    new.refused = KUBERMATIC.codec.machines.path(namespace=NAMESPACE)
+    text = 'failed calling webhook "kubermatic-machines": no endpoints available'
+    new.error = errors.ServerError(status=500, reason="InternalError", message=text)
+    async with opened() as world:
+        fill(world.api)
+        await world.back_up()
+        secrets = new.items(SECRETS)
+
+        with pytest.raises(BackupError, match=r"no endpoints .* delete its MutatingWebhookConfig"):
+            await world.restore(new, dry_run=dry_run)
+
+        kinds = [kind for api in APIS for kind in api.kinds]
+        assert [item for kind in kinds for item in new.items(kind)] == []
+        assert new.items(SECRETS) == secrets
+        new.refused = ""
+        assert await world.restore(new)
 
 
 async def test_dry_run_stores_and_creates_nothing(api_of_new_cluster: Api) -> None:

@@ -336,7 +336,8 @@ async def test_restore_ends_when_a_daemon_starts(connect: Connect, tmp_path: Pat
 
     def start(method: str, path: str, *rest: Any) -> bytes:
         answered = answer(method, path, *rest)
-        if method == "POST" and path.endswith("/machines"):
+        is_created = method == "POST" and "dryRun" not in (rest[-1] or {})
+        if is_created and path.endswith("/machines"):
             api.transport.answer = answer  # type: ignore[method-assign]
             api.create(LEASES, lease(api, age=timedelta()), SYSTEM)
         return answered
