@@ -20,6 +20,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from ccm.cloud.errors import InvalidArgument
 from ccm.cloud.machines import CHANGE_S, Credentials, Identity, MachineRequest
 from ccm.cloud.operation import operation
 
@@ -35,8 +36,9 @@ class JournalPart(Protocol):
         """
 
 
-MAX_PART_NAME_BYTES = 253
-"""Maximum bytes of the name of a part; the journal stores the names of many parts in one object."""
+MAX_PART_NAME_BYTES = 1020
+"""Maximum bytes of the name of a part, enough for 255 characters, which is the limit of many
+clouds; the journal stores the names of many parts in one object."""
 
 PartRecorder = Callable[[str, str, bool], AbstractAsyncContextManager[JournalPart]]
 """Function that records a part, given its kind, name and whether it is ephemeral."""
@@ -75,15 +77,15 @@ class PartJournal:
                 before, the part becomes an orphan, even if its owner exists.
 
         Raises:
-            ValueError: `kind` contains other characters than lower-case letters, or `name` is too
-                long.
+            ValueError: `kind` contains other characters than lower-case letters.
+            InvalidArgument: `name` is too long.
             Unavailable: the part cannot be recorded, and the daemon creates nothing without a
                 record.
         """
         if not (kind.isascii() and kind.isalpha() and kind.islower()):
             raise ValueError(f"kind of a part is {kind!r}; use lower-case letters, as in sshkey")
         if (size := len(name.encode())) > MAX_PART_NAME_BYTES:
-            raise ValueError(
+            raise InvalidArgument(
                 f"name of the {kind} {name[:40]!r}... has {size} bytes; a part's name has at most "
                 f"{MAX_PART_NAME_BYTES}"
             )

@@ -221,10 +221,10 @@ class CloudClient:
         return view
 
     def compute(self, method: Callable[[Any, *Args], T], *args: *Args) -> T:
-        """Call a synchronous method that does no I/O, and verify its response.
+        """Call a synchronous method that does no I/O, and verify a text that it returns.
 
         Raises:
-            CloudError: the method raised an exception, or its response has the wrong type.
+            CloudError: the method raised an exception, or its response is no text as promised.
         """
         try:
             response = bind_method(self.cloud, method)(*args)

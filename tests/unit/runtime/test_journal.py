@@ -16,6 +16,7 @@ from ccm import cloud
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import LoadBalancer, MachineDriver, errors
 from ccm.cloud.calls.client import CloudClient
+from ccm.cloud.journal import MAX_PART_NAME_BYTES
 from ccm.model.service import LoadBalancerIngress, LoadBalancerStatus, ServiceStatus
 from ccm.persistence.errors import BackendUnavailable
 from ccm.persistence.journal import (
@@ -893,8 +894,9 @@ async def test_parts_outside_of_a_recorded_call_are_not_recorded() -> None:
         with pytest.raises(ValueError, match="use lower-case letters"):
             async with cloud.PartJournal().part(kind, "x"):
                 pass
-    with pytest.raises(ValueError, match=r"name of the sshkey 'xx.* has 254 bytes; .* most 253"):
-        async with cloud.PartJournal().part("sshkey", "x" * 254):
+    text = r"name of the sshkey 'xx.* has 1021 bytes; .* most 1020"
+    with pytest.raises(errors.InvalidArgument, match=text):
+        async with cloud.PartJournal().part("sshkey", "x" * (MAX_PART_NAME_BYTES + 1)):
             pass
 
 
