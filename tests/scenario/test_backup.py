@@ -17,13 +17,18 @@ from typing import Any
 import pytest
 import yaml
 
+from ccm.app.http import PAIR_NAMES, WEBHOOK_PREFIX
 from ccm.cli import backup, command, journal
 from ccm.controllers.service.manifest import MANIFEST as SERVICE
 from ccm.doctor import ExaminationError
+from ccm.sandbox import process
+from ccm.serving import tls
 from tests import servers
-from tests.scenario import harness, kubermatic, load, machines
+from tests.manifests import shipped
+from tests.scenario import harness, kubermatic, load, machines, test_kubermatic, test_webhook
 from tests.scenario.harness import Cluster, Environment, wait_for
 from tests.scenario.machines import ALL_CONTROLLERS, Fleet, FleetApi, vms
+from tests.scenario.test_webhook import Person
 from tests.storage import settings_of
 
 CHANGES = {f"{verb}_{kind}" for verb in ("create", "delete") for kind in ("instance", "balancer")}
@@ -313,3 +318,38 @@ async def test_storage_in_the_cluster_is_refused(env: harness.Environment) -> No
     for subcommand in (backup.BACKUP, backup.RESTORE):
         with pytest.raises(ExaminationError, match="would be lost with the cluster"):
             await said_by(env, subcommand, f"--persistence-config={config}")
+
+
+@pytest.mark.timeout(180)
+@servers.only_real
+async def test_restore_names_the_webhook_that_only_the_daemon_serves(env: Environment) -> None:
+    file = env.folder / "storage.yaml"
+    file.write_text(f"instances: [{{sqlite: {{path: {env.folder}/store.db}}}}]\n")
+    words, person, port = f"--persistence-config={file}", Person(env), process.pick_port()
+    await kubermatic.install(env)
+    created = await env.cluster.create(kubermatic.DEPLOYMENTS, test_kubermatic.deployment(0))
+    path = f"{kubermatic.DEPLOYMENTS}/{created['metadata']['name']}"
+    await said_by(env, backup.BACKUP, words)
+    await env.cluster.delete(path)
+    await tls.directory(env.folder / "certs", PAIR_NAMES[WEBHOOK_PREFIX], tls.LOCAL)()
+
+    async def refusal() -> str:
+        """Return the error of a dry run; empty if it succeeds."""
+        try:
+            await said_by(env, backup.RESTORE, words, "--dry-run")
+        except ExaminationError as error:
+            return str(error)
+        return ""
+
+    manifest = shipped.KUBERMATIC_WEBHOOK / "webhook.yaml"
+    async with test_webhook.registered(env, person, port, manifest):
+        said = await wait_for(refusal, "the API server calls the webhook")
+        assert "failed calling webhook" in said
+        assert "delete its MutatingWebhookConfiguration" in said
+
+    async def is_allowed() -> bool:
+        return not await refusal()
+
+    await wait_for(is_allowed, "the API server calls no webhook")
+    await said_by(env, backup.RESTORE, words)
+    assert await env.cluster.get(path)
