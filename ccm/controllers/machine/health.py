@@ -99,6 +99,8 @@ class HealthReconciler:
             return PassResult()
         node, fault = self._context.node_of(machine), None
         if node is not None and node.is_deleting and self._caches.settings.names.node_finalizer:
+            # Only with a finalizer on nodes: otherwise a machine outlives its node, however slowly
+            # the node is deleted.
             await self._delete_with_node(machine, node)
             return PassResult()
         if node is not None:

@@ -81,6 +81,14 @@ class Kubermatic(World):
     def cloud(self) -> Cloud:
         return Cloud(name="fake", machines=self.driver, has_cluster_id=True)
 
+    def strip(self, name: str, **spec: Any) -> None:
+        """Change a machine to what the Go program stores, and fields of its spec."""
+        path = f"{BASE}/machines/{name}"
+        ours = {names.ANNOTATION_ORIGIN: None, names.ANNOTATION_CREATION: None}
+        self.server.patch(path, {"metadata": {"annotations": ours}})
+        status = {"phase": None, "lastOperation": None, "lastUpdated": None}
+        self.server.patch(path, {"spec": spec, "status": status})
+
     def user_data(self, revision: str) -> None:
         """The operating-system-manager writes the user data of a revision."""
         notes = {names.ANNOTATION_BOOTSTRAP_REVISION: revision}
@@ -486,16 +494,7 @@ async def test_machine_of_the_go_program_is_taken_over_without_a_cloud_change(
     async with world.running(*ALL):
         await world.settle()
         (found,) = world.objects("machines")
-    path = f"{BASE}/machines/{found['metadata']['name']}"
-    ours = {names.ANNOTATION_ORIGIN: None, names.ANNOTATION_CREATION: None}
-    world.server.patch(path, {"metadata": {"annotations": ours}})
-    world.server.patch(
-        path,
-        {
-            "spec": {"providerID": None},
-            "status": {"phase": None, "lastOperation": None, "lastUpdated": None},
-        },
-    )
+    world.strip(found["metadata"]["name"], providerID=None)
     made, world.driver = world.driver, driver()
     world.driver.vms = made.vms
 
@@ -668,12 +667,8 @@ async def test_machine_of_the_go_program_is_kept_while_its_node_is_not_ready(
         await world.settle()
         await advance(30 * 3600)
     for machine in world.objects("machines"):
-        path = f"{BASE}/machines/{machine['metadata']['name']}"
-        ours = {names.ANNOTATION_ORIGIN: None, names.ANNOTATION_CREATION: None}
-        world.server.patch(path, {"metadata": {"annotations": ours}})
         spec = {} if keeps_provider_id else {"providerID": None}
-        status = {"phase": None, "lastOperation": None, "lastUpdated": None}
-        world.server.patch(path, {"spec": spec, "status": status})
+        world.strip(machine["metadata"]["name"], **spec)
         world.heartbeat(machine["metadata"]["name"], Ready="False")
     before = {machine["metadata"]["uid"] for machine in world.objects("machines")}
 
